@@ -1,0 +1,34 @@
+# make test     set up and check everything: lint, types, doctests, tests
+# make lint     the linter and the type checker alone
+# make format   put the code into its usual form
+# make bench    the benchmarks; see benchmarks/README.md
+# make clean    remove what was set up
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: test lint format bench clean
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/permutation.py
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Made anew when what is to be installed changes.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@

@@ -1,0 +1,43 @@
+"""Files that are either whole or not there."""
+
+__all__ = ["atomic_write"]
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives a temporary path beside `path` to write to, and moves it there when all went well.
+
+    However the writing ends, `path` holds what it held before or the whole of the new: never half a file.
+
+    Example:
+        >>> with atomic_write("/tmp/ddf-doctest.txt") as temporary:
+        ...     _ = temporary.write_text("whole")
+        >>> Path("/tmp/ddf-doctest.txt").read_text()
+        'whole'
+    """
+    path = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    temporary = Path(name)
+    try:
+        os.close(handle)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,326 @@
+"""A flow as plain data: what the JSON beside the weights says, and what architectures are made of."""
+
+__all__ = [
+    "DenoisingCouplingSpec",
+    "DenseNetSpec",
+    "FactorizedCategoricalSpec",
+    "FlowSpec",
+    "LayerSpec",
+    "MLPSpec",
+    "ModularCouplingSpec",
+    "NetSpec",
+    "ShuffleSpec",
+    "SplitPriorSpec",
+    "SqueezeSpec",
+    "describe",
+]
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import MISSING, dataclass, fields
+from types import UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+import torch
+from torch import nn
+
+from ddf.flow import Flow
+from ddf.layers import (
+    ChannelSplit,
+    Checkerboard,
+    DenoisingCoupling,
+    Layer,
+    ModularCoupling,
+    Partition,
+    Shuffle,
+    SplitPrior,
+    Squeeze,
+)
+from ddf.layers.layer import Shape
+from ddf.layers.partition import as_partition
+from ddf.nets import MLP, DenseNet, Net
+from ddf.nets.net import check_size
+from ddf.prior import FactorizedCategorical
+
+_KINDS: dict[str, type[Any]] = {"ChannelSplit": ChannelSplit, "Checkerboard": Checkerboard}
+_SPEC_OF: dict[type[nn.Module], type[Any]] = {}
+
+
+class Spec:
+    """Plain data that describes a module: a dataclass with the same names as the module's attributes.
+
+    A subclass says which class it builds and is known from then on, in files as well:
+    `class MySpec(LayerSpec, builds=MyLayer)`.
+    """
+
+    builds: ClassVar[type[nn.Module]]
+
+    def __init_subclass__(cls, builds: type[nn.Module] | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if builds is not None:
+            cls.builds = builds
+            _KINDS[builds.__name__] = cls
+            _SPEC_OF[builds] = cls
+
+
+class NetSpec(Spec, ABC):
+    """A net without its shapes: those follow from its place in a flow."""
+
+    @abstractmethod
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> Net:
+        """Makes the net that predicts symbols of one shape from those of another."""
+
+
+@dataclass(frozen=True)
+class MLPSpec(NetSpec, builds=MLP):
+    """See `MLP`."""
+
+    hidden: int = 256
+    layers: int = 4
+
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> MLP:
+        return MLP(num_classes, _channels(given), _channels(predicted), hidden=self.hidden, layers=self.layers)
+
+
+@dataclass(frozen=True)
+class DenseNetSpec(NetSpec, builds=DenseNet):
+    """See `DenseNet`."""
+
+    blocks: int = 8
+    hidden: int = 512
+
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> DenseNet:
+        return DenseNet(num_classes, _channels(given), _channels(predicted), blocks=self.blocks, hidden=self.hidden)
+
+
+class LayerSpec(Spec, ABC):
+    """A layer without its shapes: those follow from its place in a flow."""
+
+    @abstractmethod
+    def build(self, num_classes: int, shape: Shape) -> Layer:
+        """Makes the layer for samples of `shape`."""
+
+
+@dataclass(frozen=True)
+class SqueezeSpec(LayerSpec, builds=Squeeze):
+    """See `Squeeze`."""
+
+    def build(self, num_classes: int, shape: Shape) -> Squeeze:
+        return Squeeze()
+
+
+@dataclass(frozen=True)
+class ShuffleSpec(LayerSpec, builds=Shuffle):
+    """See `Shuffle`."""
+
+    seed: int | None = None
+    permutation: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.permutation is not None:
+            object.__setattr__(self, "permutation", tuple(self.permutation))
+        elif self.seed is None:
+            object.__setattr__(self, "seed", 0)
+
+    def build(self, num_classes: int, shape: Shape) -> Shuffle:
+        return Shuffle(_channels(shape), seed=self.seed, permutation=self.permutation)
+
+
+class _PartitionedSpec(LayerSpec):
+    """Allows a partition to be given by its name."""
+
+    partition: Partition
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partition", as_partition(self.partition))
+
+
+@dataclass(frozen=True)
+class DenoisingCouplingSpec(_PartitionedSpec, builds=DenoisingCoupling):
+    """See `DenoisingCoupling`."""
+
+    net: NetSpec
+    top: int
+    partition: Partition = ChannelSplit()
+
+    def build(self, num_classes: int, shape: Shape) -> DenoisingCoupling:
+        net = self.net.build(num_classes, *self.partition.shapes(shape))
+        return DenoisingCoupling(net, top=self.top, partition=self.partition)
+
+
+@dataclass(frozen=True)
+class ModularCouplingSpec(_PartitionedSpec, builds=ModularCoupling):
+    """See `ModularCoupling`."""
+
+    net: NetSpec
+    scale: bool = True
+    temperature: float = 0.1
+    partition: Partition = ChannelSplit()
+
+    def build(self, num_classes: int, shape: Shape) -> ModularCoupling:
+        given, target = self.partition.shapes(shape)
+        outputs = ModularCoupling.outputs_per_symbol(num_classes, self.scale)
+        net = self.net.build(num_classes, given, (_channels(target) * outputs, *target[1:]))
+        return ModularCoupling(net, scale=self.scale, temperature=self.temperature, partition=self.partition)
+
+
+@dataclass(frozen=True)
+class SplitPriorSpec(_PartitionedSpec, builds=SplitPrior):
+    """See `SplitPrior`."""
+
+    net: NetSpec
+    factor_out: str = "b"
+    partition: Partition = ChannelSplit()
+
+    def build(self, num_classes: int, shape: Shape) -> SplitPrior:
+        a, b = self.partition.shapes(shape)
+        net = self.net.build(num_classes, *((a, b) if self.factor_out == "b" else (b, a)))
+        return SplitPrior(net, factor_out=self.factor_out, partition=self.partition)
+
+
+@dataclass(frozen=True)
+class FactorizedCategoricalSpec(Spec, builds=FactorizedCategorical):
+    """See `FactorizedCategorical`."""
+
+    shared: bool = False
+
+    def build(self, num_classes: int, shape: Shape) -> FactorizedCategorical:
+        return FactorizedCategorical(num_classes, shape, shared=self.shared)
+
+
+@dataclass(frozen=True)
+class FlowSpec(Spec, builds=Flow):
+    """A flow without its weights.
+
+    Arguments:
+        num_classes: The number of classes K.
+        shape: (channels, *spatial) of one sample, (D,) for a vector. None stands for any spatial size.
+        layers: The layers, from the data on.
+        base: The distribution of what the last layer leaves.
+
+    Example:
+        >>> spec = FlowSpec(
+        ...     num_classes=8,
+        ...     shape=(1, 32, 64),
+        ...     layers=(SqueezeSpec(), DenoisingCouplingSpec(DenseNetSpec(blocks=2, hidden=32), top=4)),
+        ... )
+        >>> spec.build()
+        Flow of 8 classes, shape 1 × 32 × 64, 31,584 parameters
+             0  Squeeze() → 4 × 16 × 32
+             1  DenoisingCoupling(DenseNet(blocks=2, hidden=32), ChannelSplit(index=None), top=4) → 4 × 16 × 32
+          base  FactorizedCategorical(shared=False) → 4 × 16 × 32
+        >>> FlowSpec.from_json(spec.to_json()) == spec
+        True
+    """
+
+    num_classes: int
+    shape: tuple[int | None, ...]
+    layers: tuple[LayerSpec, ...]
+    base: FactorizedCategoricalSpec = FactorizedCategoricalSpec()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "layers", tuple(self.layers))
+
+    def build(self, seed: int = 0) -> Flow:
+        """Makes the flow, with fresh weights drawn by `seed`."""
+        check_size("FlowSpec", num_classes=self.num_classes)
+        layers: list[Layer] = []
+        shape: Shape = self.shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for i, spec in enumerate(self.layers):
+                try:
+                    layers.append(spec.build(self.num_classes, shape))
+                    shape = layers[-1].output_shape(shape)
+                except ValueError as error:
+                    raise ValueError(f"layer {i} ({spec.builds.__name__}): {error}") from error
+        return Flow(layers, self.base.build(self.num_classes, shape), self.shape)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Writes the spec as JSON."""
+        return json.dumps(to_plain(self), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> "FlowSpec":
+        """Reads what `to_json` wrote."""
+        try:
+            spec = from_plain(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the spec of a flow is not JSON: {error}") from error
+        if not isinstance(spec, cls):
+            raise ValueError(f"the spec of a flow begins with kind 'Flow', but this one is a {type(spec).__name__}")
+        return spec
+
+
+def describe(module: nn.Module) -> Any:
+    """Returns the spec of a flow, a layer, a net or a base.
+
+    Example:
+        >>> describe(Shuffle(4, seed=7))
+        ShuffleSpec(seed=7, permutation=None)
+    """
+    spec = _SPEC_OF.get(type(module))
+    if spec is None:
+        raise TypeError(
+            f"{type(module).__name__} has no spec, so a flow with it cannot be described or saved; "
+            f"give it one: class {type(module).__name__}Spec(LayerSpec or NetSpec, builds={type(module).__name__})"
+        )
+    return spec(**{field.name: _described(getattr(module, field.name)) for field in fields(spec)})
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, nn.ModuleList):
+        return tuple(describe(module) for module in value)
+    return describe(value) if isinstance(value, nn.Module) else value
+
+
+def to_plain(value: Any) -> Any:
+    """Turns a spec into dictionaries, lists, numbers and strings."""
+    if isinstance(value, Spec | Partition):
+        kind = value.builds.__name__ if isinstance(value, Spec) else type(value).__name__
+        return {"kind": kind} | {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
+    if isinstance(value, tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(value: Any) -> Any:
+    """Turns what `to_plain` returned into a spec; refuses what is not one."""
+    if isinstance(value, list):
+        return tuple(from_plain(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind")
+    if kind not in _KINDS:
+        raise ValueError(f"unknown kind {kind!r} in the spec of a flow; known are {', '.join(sorted(_KINDS))}")
+    options = {name: from_plain(item) for name, item in value.items() if name != "kind"}
+    known = {field.name: field for field in fields(_KINDS[kind])}
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{kind} has no option {name!r}; it has {', '.join(known) or 'none'}")
+    for name, field in known.items():
+        if name not in options and field.default is MISSING:
+            raise ValueError(f"{kind} lacks its option {name!r}")
+    hints = get_type_hints(_KINDS[kind])
+    for name, option in options.items():
+        if not _fits(option, hints[name]):
+            raise ValueError(f"{kind}: {name}={value[name]!r} is not of the type {hints[name]}")
+    return _KINDS[kind](**options)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type, for the types that specs are made of."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, choice) for choice in get_args(hint))
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, int | float) if hint is float else isinstance(value, hint)
+
+
+def _channels(shape: Shape) -> int:
+    if not shape or shape[0] is None:
+        raise ValueError(f"symbols of shape {shape} have no number of channels")
+    return shape[0]

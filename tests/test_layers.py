@@ -1,0 +1,334 @@
+"""Every layer keeps the contract of layers."""
+
+import pytest
+import torch
+
+from ddf.layers import (
+    ChannelSplit,
+    Checkerboard,
+    DenoisingCoupling,
+    Layer,
+    ModularCoupling,
+    Shuffle,
+    SplitPrior,
+    Squeeze,
+)
+from ddf.nets import MLP, DenseNet
+from ddf.symbols import one_hot
+from tests.zoo import LAYERS, LOCALLY_TRAINED, dense, everything, layer_flow, mlp, randomize
+
+CLASSES = [2, 3, 8, 91]
+
+
+def nothing(*args: object) -> None:
+    raise AssertionError("this layer factors nothing out")
+
+
+@pytest.mark.parametrize("k", CLASSES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_inverse_undoes_forward(name: str, k: int, device: str) -> None:
+    layer, shape = LAYERS[name](k)
+    layer.to(device)
+    x = torch.randint(k, (200, *shape), device=device)
+    emitted: list[torch.Tensor] = []
+    z = layer(x, lambda symbols, logits: emitted.append(symbols))
+    assert tuple(z.shape[1:]) == layer.output_shape(shape)
+    assert z.dtype == x.dtype
+    assert torch.equal(layer.inverse(z, lambda logits: emitted.pop()), x)
+    assert not emitted
+
+
+@pytest.mark.parametrize("k", CLASSES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_is_a_bijection(name: str, k: int) -> None:
+    flow = layer_flow(name, k)
+    size = torch.Size(flow.shape).numel()
+    if k**size > 10_000:  # too many: shown for fewer classes
+        assert k == 91
+        return
+    x = everything(k, flow.shape)
+    z = torch.cat([part.flatten(1) for part in flow.encode(x, batch_size=5000).parts], dim=1)
+    assert z.shape == (k**size, size)
+    assert len(z.unique(dim=0)) == k**size
+    assert z.min() >= 0
+    assert z.max() < k
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_sample_does_not_depend_on_its_batch(name: str) -> None:
+    flow = layer_flow(name, 8)
+    x = torch.randint(8, (300, *flow.shape))
+    whole = flow.encode(x, batch_size=300)
+    for batch_size in (1, 7, 64):
+        parts = flow.encode(x, batch_size=batch_size).parts
+        assert all(torch.equal(a, b) for a, b in zip(parts, whole.parts, strict=True))
+
+
+def test_near_ties_do_not_depend_on_the_batch() -> None:
+    # 91 logits per symbol and 30,000 symbols: in single precision dozens of them are close enough to change places.
+    coupling = DenoisingCoupling(randomize(MLP(91, 4, 4, hidden=64)), top=91)
+    x = torch.randint(91, (7500, 8))
+    whole = coupling(x, nothing)
+    assert torch.equal(torch.cat([coupling(part, nothing) for part in x.split(11)]), whole)
+    assert torch.equal(coupling.inverse(whole[1234:1235], nothing), x[1234:1235])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_mode_and_gradients_of_a_frozen_layer_stay(name: str) -> None:
+    layer, shape = LAYERS[name](3)
+    x = torch.randint(3, (10, *shape))
+
+    def run() -> tuple[torch.Tensor, list[torch.Tensor]]:
+        emitted: list[torch.Tensor] = []
+        return layer(x, lambda symbols, logits: emitted.extend([symbols, logits])), emitted
+
+    before, emitted_before = run()
+    layer.freeze()
+    layer.train()
+    torch.nn.Sequential(layer).train().requires_grad_(True)  # whatever the caller does
+    after, emitted_after = run()
+    assert layer.frozen
+    assert not any(module.training for module in layer.modules())
+    assert torch.equal(before, after)
+    for a, b in zip(emitted_before, emitted_after, strict=True):
+        assert torch.equal(a, b)
+        assert not b.requires_grad
+    assert layer.thaw().train().training
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in LOCALLY_TRAINED])
+@pytest.mark.parametrize("k", [2, 3, 8])
+def test_relaxed_step_is_the_forward_step_on_vectors(name: str, k: int) -> None:
+    layer, shape = LAYERS[name](k)
+    x = torch.randint(k, (50, *shape))
+    hard: list[torch.Tensor] = []
+    soft: list[torch.Tensor] = []
+    z = layer(x, lambda symbols, logits: hard.extend([one_hot(symbols, k), logits]))
+    vectors = layer.relax(one_hot(x, k), lambda symbols, logits: soft.extend([symbols, logits]))
+    torch.testing.assert_close(vectors, one_hot(z, k))
+    for a, b in zip(hard, soft, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", LOCALLY_TRAINED)
+def test_denoising_couplings_pass_no_gradients(name: str) -> None:
+    layer, shape = LAYERS[name](3)
+    with pytest.raises(TypeError, match="DenoisingCoupling passes no gradients on: it is trained locally"):
+        layer.relax(one_hot(torch.zeros(1, *shape), 3), nothing)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_repr_is_one_line_that_names_the_layer(name: str) -> None:
+    layer, _ = LAYERS[name](3)
+    assert repr(layer).startswith(type(layer).__name__ + "(")
+    assert "\n" not in repr(layer)
+
+
+# ---- Each layer does what its name says ------------------------------------------------------------------------------
+
+
+def test_squeeze_turns_cells_into_channels() -> None:
+    x = torch.arange(2 * 4 * 6).view(1, 2, 4, 6)
+    z = Squeeze().arrange(x)
+    for channel in range(2):
+        for i in range(2):
+            for j in range(2):
+                assert torch.equal(z[0, 4 * channel + 2 * i + j], x[0, channel, i::2, j::2])
+    assert torch.equal(z, torch.nn.functional.pixel_unshuffle(x, 2))
+
+
+def test_shuffles_are_drawn_by_their_seed() -> None:
+    assert torch.equal(Shuffle(64, seed=1).order, Shuffle(64, seed=1).order)
+    assert not torch.equal(Shuffle(64, seed=1).order, Shuffle(64, seed=2).order)
+    assert "order" in Shuffle(4).state_dict()
+
+
+def test_shuffle_permutes_channels() -> None:
+    x = torch.arange(6).view(1, 3, 2)
+    assert Shuffle(3, permutation=[2, 0, 1]).arrange(x).tolist() == [[[4, 5], [0, 1], [2, 3]]]
+
+
+def test_coupling_changes_only_part_b() -> None:
+    for name in LAYERS:
+        if name.startswith(("denoising", "modular")):
+            layer, shape = LAYERS[name](8)
+            x = torch.randint(8, (100, *shape))
+            z = layer(x, nothing)
+            x_a, x_b = layer.partition.split(x)
+            z_a, z_b = layer.partition.split(z)
+            assert torch.equal(x_a, z_a)
+            assert not torch.equal(x_b, z_b), f"{name} does nothing"
+
+
+def test_checkerboard_parts_are_the_black_and_the_white_squares() -> None:
+    rows, columns = torch.meshgrid(torch.arange(4), torch.arange(6), indexing="ij")
+    colour = ((rows + columns) % 2).expand(1, 2, 4, 6)
+    for parity in (0, 1):
+        a, b = Checkerboard(parity).split(colour)
+        assert (a == parity).all()
+        assert (b == 1 - parity).all()
+        x = torch.arange(2 * 4 * 6).view(1, 2, 4, 6)
+        assert torch.equal(Checkerboard(parity).merge(*Checkerboard(parity).split(x)), x)
+        assert Checkerboard(parity).shapes((2, 4, 6)) == (tuple(a.shape[1:]), tuple(b.shape[1:]))
+
+
+def test_right_predictions_become_zero() -> None:
+    net = mlp(8, 1, 1)
+    x_a = torch.randint(8, (100, 1))
+    predicted = net(x_a).argmax(1)
+    z = DenoisingCoupling(net, top=1)(torch.cat([x_a, predicted], 1), nothing)
+    assert (z[:, 1] == 0).all()
+
+
+def test_untrained_couplings_are_the_identity() -> None:
+    x = torch.randint(8, (20, 4, 6, 6))
+    for coupling in (
+        DenoisingCoupling(DenseNet(8, 2, 2, blocks=2, hidden=16), top=4),
+        DenoisingCoupling(DenseNet(8, 2, 2, blocks=2, hidden=16), top=8),
+        ModularCoupling(DenseNet(8, 2, 4, blocks=2, hidden=16)),
+    ):
+        assert torch.equal(coupling(x, nothing), x)
+
+
+@pytest.mark.parametrize(("factor_out", "kept"), [("a", 1), ("b", 0)])
+def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: int) -> None:
+    prior = SplitPrior(dense(8, 2, 2), factor_out=factor_out)
+    x = torch.randint(8, (5, 4, 3, 3))
+    parts = x[:, :2], x[:, 2:]
+    emitted: list[torch.Tensor] = []
+    goes_on = prior(x, lambda symbols, logits: emitted.extend([symbols, logits]))
+    assert torch.equal(goes_on, parts[kept])
+    assert torch.equal(emitted[0], parts[1 - kept])
+    torch.testing.assert_close(emitted[1], prior.net(parts[kept]))
+
+
+# ---- Modular couplings -----------------------------------------------------------------------------------------------
+
+
+class Constant(MLP):
+    """Predicts the same logits whatever it is given."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__(logits.shape[0], 1, logits.shape[1], hidden=8, layers=2)
+        with torch.no_grad():
+            self.stack[-1].bias[: logits.numel()] = logits.flatten()
+
+
+def test_modular_coupling_scales_and_shifts() -> None:
+    logits = torch.zeros(91, 2)
+    logits[7 * 3, 0] = 5.0  # location 21
+    logits[10, 1] = 5.0  # scale 10
+    x = torch.stack([torch.zeros(91, dtype=torch.long), torch.arange(91)], dim=1)
+    z = ModularCoupling(Constant(logits))(x, nothing)
+    assert torch.equal(z[:, 1], (10 * torch.arange(91) + 21) % 91)
+
+
+@pytest.mark.parametrize("k", [4, 6, 8, 9, 91])
+def test_scales_that_cannot_be_undone_are_never_chosen(k: int) -> None:
+    logits = torch.zeros(k, 2)
+    logits[:, 1] = torch.tensor([0.0 if s % 2 and s % 3 and s % 7 and s % 13 else 100.0 for s in range(k)])
+    x = torch.stack([torch.zeros(k, dtype=torch.long), torch.arange(k)], dim=1)
+    coupling = ModularCoupling(Constant(logits))
+    z = coupling(x, nothing)
+    assert sorted(z[:, 1].tolist()) == list(range(k))
+    assert torch.equal(coupling.inverse(z, nothing), x)
+
+
+def test_two_classes_leave_no_scale() -> None:
+    assert ModularCoupling.outputs_per_symbol(2, scale=True) == 1
+    assert ModularCoupling.outputs_per_symbol(3, scale=True) == 2
+    assert ModularCoupling.outputs_per_symbol(3, scale=False) == 1
+
+
+def test_straight_through_gradient_is_that_of_the_softmax() -> None:
+    """A linear function of the result has the gradient that the softmax in place of the choice would give."""
+    k, temperature = 5, 0.3
+    weights = torch.randn(k)
+    x = torch.tensor([[0, 3]])
+    net = Constant(torch.randn(k, 1))
+    bias = net.stack[-1].bias
+    vectors = ModularCoupling(net, scale=False, temperature=temperature).relax(one_hot(x, k), nothing)
+    (vectors[0, :, 1] @ weights).backward()
+    logits = bias.detach()[:k].clone().requires_grad_(True)
+    chances = (logits / temperature).softmax(0)
+    sum(chances[t] * weights[(3 + t) % k] for t in range(k)).backward()
+    assert logits.grad is not None
+    assert bias.grad is not None
+    torch.testing.assert_close(bias.grad[:k], logits.grad)
+
+
+# ---- What cannot work is refused, in the layer's name ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Squeeze().output_shape((1, 7, 8)), r"Squeeze needs an even height, .* \(1, 7, 8\)"),
+        (lambda: Squeeze()(torch.zeros(1, 1, 8, 7, dtype=torch.long), nothing), r"Squeeze needs an even width"),
+        (lambda: Squeeze().output_shape((4,)), r"Squeeze needs maps .* \(4,\)"),
+        (lambda: Shuffle(3).output_shape((4, 2, 2)), r"Shuffle permutes 3 channels, .* \(4, 2, 2\)"),
+        (lambda: Shuffle(3, permutation=[0, 1, 1]), r"Shuffle: \[0, 1, 1\] is no permutation of 3 channels"),
+        (lambda: Shuffle(2, seed=1, permutation=[0, 1]), r"Shuffle takes a seed or a permutation, not both"),
+        (
+            lambda: DenoisingCoupling(mlp(8, 1, 1), top=9),
+            r"DenoisingCoupling: top=9, but the data has 8 classes \(0…7\)",
+        ),
+        (lambda: DenoisingCoupling(mlp(8, 1, 1), top=0), r"DenoisingCoupling: top=0"),
+        (lambda: DenoisingCoupling(mlp(8, 1, 1), top=8, partition="rows"), r"partition='rows', but it must be one of"),
+        (
+            lambda: DenoisingCoupling(dense(8, 1, 1), top=8).output_shape((1, 2, 2)),
+            r"DenoisingCoupling: symbols of shape \(1, 2, 2\) have too few channels",
+        ),
+        (
+            lambda: DenoisingCoupling(dense(8, 1, 1), 8, ChannelSplit(4)).output_shape((4, 2, 2)),
+            r"DenoisingCoupling: the split index 4 leaves one part .* it must be 1…3",
+        ),
+        (
+            lambda: DenoisingCoupling(dense(8, 1, 1), top=8).output_shape((4, 2, 2)),
+            r"DenoisingCoupling: DenseNet takes maps \(1, height, width\), .* \(2, 2, 2\)",
+        ),
+        (
+            lambda: SplitPrior(dense(8, 1, 2), partition=ChannelSplit(1)).output_shape((4, 2, 2)),
+            r"SplitPrior: the net predicts symbols of shape \(2, 2, 2\), .* has to predict \(3, 2, 2\)",
+        ),
+        (
+            lambda: ModularCoupling(mlp(8, 1, 1)).output_shape((2,)),
+            r"ModularCoupling: the net predicts symbols of shape \(1,\), .* has to predict \(2,\)",
+        ),
+        (lambda: ModularCoupling(mlp(8, 1, 2), temperature=0), r"ModularCoupling: temperature=0"),
+        (lambda: SplitPrior(mlp(8, 1, 1), factor_out="c"), r"SplitPrior: factor_out='c', but it must be 'a' or 'b'"),
+        (
+            lambda: DenoisingCoupling(dense(8, 2, 2), 8, "checkerboard").output_shape((1, 3, 2)),
+            r"DenoisingCoupling: a checkerboard needs an even height",
+        ),
+        (lambda: Checkerboard(2), r"Checkerboard: parity=2"),
+    ],
+)
+def test_impossible_layers_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if not name.startswith(("squeeze", "shuffle"))])
+def test_symbols_out_of_range_are_refused(name: str) -> None:
+    layer, shape = LAYERS[name](8)
+    x = torch.zeros(2, *shape, dtype=torch.long)
+    x[1].view(-1)[0] = 8
+    with pytest.raises(ValueError, match=r"x contains the symbol 8, but the data has 8 classes \(0…7\)"):
+        layer(x, nothing)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", [name for name in LAYERS if not name.startswith(("squeeze", "shuffle"))])
+def test_weights_that_are_not_numbers_are_refused(name: str, bad: float) -> None:
+    layer, shape = LAYERS[name](8)
+    x = torch.zeros(2, *shape, dtype=torch.long)
+    with torch.no_grad():
+        list(layer.parameters())[-1].fill_(bad)
+    with pytest.raises(ValueError, match=rf"{type(layer).__name__}: the net's logits contain {bad}"):
+        layer(x, lambda symbols, logits: None)
+
+
+def test_layer_contract_is_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Layer()  # type: ignore[abstract]

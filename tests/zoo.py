@@ -1,0 +1,128 @@
+"""Small instances of everything, with random weights."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ddf import architectures, spec
+from ddf.flow import Flow
+from ddf.layers import (
+    ChannelSplit,
+    Checkerboard,
+    DenoisingCoupling,
+    Layer,
+    ModularCoupling,
+    Shuffle,
+    SplitPrior,
+    Squeeze,
+)
+from ddf.nets import MLP, DenseNet, Net
+from ddf.prior import FactorizedCategorical
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def randomize(module: Module, seed: int = 0) -> Module:
+    """Draws all weights anew, those that start at zero too."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            fan_in = parameter[0].numel() if parameter.ndim > 1 else 1
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * (2 / fan_in) ** 0.5)
+    return module
+
+
+def dense(k: int, given: int, predicted: int) -> Net:
+    return randomize(DenseNet(k, given, predicted, blocks=2, hidden=16))
+
+
+def mlp(k: int, given: int, predicted: int) -> Net:
+    return randomize(MLP(k, given, predicted, hidden=16, layers=3))
+
+
+def modular_outputs(k: int) -> int:
+    return ModularCoupling.outputs_per_symbol(k, scale=True)
+
+
+# Name → for K classes, a layer and the shape of a small sample for it. Maps have 4 symbols, vectors 2: so few that one
+# can go through all of them.
+LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
+    "squeeze": lambda k: (Squeeze(), (1, 2, 2)),
+    "shuffle, seeded": lambda k: (Shuffle(4, seed=3), (4, 1, 1)),
+    "shuffle, given": lambda k: (Shuffle(2, permutation=[1, 0]), (2, 2, 1)),
+    "shuffle of a vector": lambda k: (Shuffle(2, permutation=[1, 0]), (2,)),
+    "denoising": lambda k: (DenoisingCoupling(dense(k, 2, 2), top=k), (4, 1, 1)),
+    "denoising, half the classes": lambda k: (DenoisingCoupling(dense(k, 1, 1), top=(k + 1) // 2), (2, 2, 1)),
+    "denoising, one class": lambda k: (DenoisingCoupling(dense(k, 1, 1), top=1), (2, 1, 2)),
+    "denoising, 1 : 3": lambda k: (DenoisingCoupling(dense(k, 1, 3), top=k, partition=ChannelSplit(1)), (4, 1, 1)),
+    "denoising, 3 : 1": lambda k: (DenoisingCoupling(dense(k, 3, 1), top=k, partition=ChannelSplit(3)), (4, 1, 1)),
+    "denoising, checkerboard": lambda k: (DenoisingCoupling(dense(k, 2, 2), k, "checkerboard"), (1, 2, 2)),
+    "denoising, odd checkerboard": lambda k: (DenoisingCoupling(dense(k, 2, 2), k, Checkerboard(1)), (1, 2, 2)),
+    "denoising of a vector": lambda k: (DenoisingCoupling(mlp(k, 1, 1), top=k), (2,)),
+    "modular": lambda k: (ModularCoupling(dense(k, 2, 2 * modular_outputs(k))), (4, 1, 1)),
+    "modular, location only": lambda k: (ModularCoupling(dense(k, 1, 1), scale=False), (2, 2, 1)),
+    "modular, 1 : 3": lambda k: (
+        ModularCoupling(dense(k, 1, 3 * modular_outputs(k)), partition=ChannelSplit(1)),
+        (4, 1, 1),
+    ),
+    "modular, checkerboard": lambda k: (
+        ModularCoupling(dense(k, 2, 2 * modular_outputs(k)), partition="checkerboard"),
+        (1, 2, 2),
+    ),
+    "modular of a vector": lambda k: (ModularCoupling(mlp(k, 1, modular_outputs(k))), (2,)),
+    "split prior, b": lambda k: (SplitPrior(dense(k, 2, 2)), (4, 1, 1)),
+    "split prior, a": lambda k: (SplitPrior(dense(k, 2, 2), factor_out="a"), (4, 1, 1)),
+    "split prior, b of 1 : 3": lambda k: (SplitPrior(dense(k, 1, 3), "b", ChannelSplit(1)), (4, 1, 1)),
+    "split prior, a of 1 : 3": lambda k: (SplitPrior(dense(k, 3, 1), "a", ChannelSplit(1)), (4, 1, 1)),
+    "split prior, checkerboard": lambda k: (SplitPrior(dense(k, 2, 2), partition="checkerboard"), (1, 2, 2)),
+    "split prior of a vector": lambda k: (SplitPrior(mlp(k, 1, 1), factor_out="a"), (2,)),
+}
+
+LOCALLY_TRAINED = [name for name in LAYERS if name.startswith("denoising")]
+
+
+def as_flow(layer: Layer, shape: tuple[int, ...], k: int, shared: bool = False) -> Flow:
+    """A flow of one layer."""
+    base = FactorizedCategorical(k, layer.output_shape(shape), shared=shared)
+    return Flow([layer], randomize(base), shape)
+
+
+def layer_flow(name: str, k: int) -> Flow:
+    return as_flow(*LAYERS[name](k), k)
+
+
+SMALL_NET = spec.DenseNetSpec(blocks=2, hidden=16)
+SMALL_MLP = spec.MLPSpec(hidden=16)
+
+ARCHITECTURES: dict[str, Callable[[], spec.FlowSpec]] = {
+    f"{name}, {coupling}, {priors}": make
+    for coupling in ("denoising", "modular")
+    for name, priors, make in (
+        ("8 Gaussians", "no split priors", lambda c=coupling: architectures.eight_gaussians(c, net=SMALL_MLP)),
+        ("MNIST", "no split priors", lambda c=coupling: architectures.binary_mnist(c, False, net=SMALL_NET)),
+        ("MNIST", "order a", lambda c=coupling: architectures.binary_mnist(c, factor_out="a", net=SMALL_NET)),
+        ("MNIST", "order b", lambda c=coupling: architectures.binary_mnist(c, factor_out="b", net=SMALL_NET)),
+        ("Cityscapes", "no split priors", lambda c=coupling: architectures.cityscapes(c, False, net=SMALL_NET)),
+        ("Cityscapes", "order a", lambda c=coupling: architectures.cityscapes(c, factor_out="a", net=SMALL_NET)),
+        ("Cityscapes", "order b", lambda c=coupling: architectures.cityscapes(c, factor_out="b", net=SMALL_NET)),
+    )
+}
+
+
+def with_classes(flow: spec.FlowSpec, k: int) -> spec.FlowSpec:
+    """The same architecture for another number of classes."""
+    layers = (
+        replace(layer, top=min(layer.top, k)) if isinstance(layer, spec.DenoisingCouplingSpec) else layer
+        for layer in flow.layers
+    )
+    return replace(flow, num_classes=k, layers=tuple(layers))
+
+
+def everything(k: int, shape: tuple[int, ...]) -> Tensor:
+    """All samples of a shape."""
+    size = torch.Size(shape).numel()
+    return torch.tensor(list(product(range(k), repeat=size))).view(-1, *shape)
