@@ -1,13 +1,22 @@
 """What all tests share."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 
 @pytest.fixture(autouse=True)
-def _namespace(doctest_namespace: dict[str, object]) -> None:
-    """Examples in docstrings may use torch without importing it."""
-    doctest_namespace["torch"] = torch
+def _example(
+    request: pytest.FixtureRequest,
+    doctest_namespace: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Examples in docstrings may use torch without importing it, and write files without leaving them."""
+    if isinstance(request.node, pytest.DoctestItem):
+        doctest_namespace["torch"] = torch
+        monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(params=["cpu", *(["cuda"] if torch.cuda.is_available() else [])])

@@ -1,7 +1,7 @@
 """Small instances of everything, with random weights."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
@@ -21,6 +21,8 @@ from ddf.layers import (
     Squeeze,
 )
 from ddf.nets import MLP, DenseNet, Net
+from ddf.nets.convolution import Convolution
+from ddf.nets.net import Shape
 from ddf.prior import FactorizedCategorical
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -95,7 +97,30 @@ def layer_flow(name: str, k: int) -> Flow:
     return as_flow(*LAYERS[name](k), k)
 
 
-SMALL_NET = spec.DenseNetSpec(blocks=2, hidden=16)
+class TinyNet(Net):
+    """Two convolutions with a bottleneck between them: small even for many channels of many classes."""
+
+    def __init__(self, num_classes: int, in_channels: int, out_channels: int) -> None:
+        super().__init__(num_classes, in_channels, out_channels)
+        self.inner = Convolution(self.in_planes, 16, kernel_size=3)
+        self.outer = Convolution(16, self.out_planes, kernel_size=1)
+
+    def body(self, planes: Tensor) -> Tensor:
+        return self.outer(self.inner(planes).relu())
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return (self.out_channels, *shape[1:])
+
+
+@dataclass(frozen=True)
+class TinyNetSpec(spec.NetSpec, builds=TinyNet):
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> TinyNet:
+        assert given[0] is not None
+        assert predicted[0] is not None
+        return TinyNet(num_classes, given[0], predicted[0])
+
+
+SMALL_NET = TinyNetSpec()
 SMALL_MLP = spec.MLPSpec(hidden=16)
 
 ARCHITECTURES: dict[str, Callable[[], spec.FlowSpec]] = {

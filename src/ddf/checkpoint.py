@@ -37,8 +37,8 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
     Example:
         >>> from ddf import architectures
         >>> flow = architectures.eight_gaussians().build(seed=0)
-        >>> save(flow, "/tmp/ddf-doctest.safetensors")
-        >>> load("/tmp/ddf-doctest.safetensors").spec == flow.spec
+        >>> save(flow, "flow.safetensors")
+        >>> load("flow.safetensors").spec == flow.spec
         True
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in flow.state_dict().items()}

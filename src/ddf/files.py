@@ -16,9 +16,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     However the writing ends, `path` holds what it held before or the whole of the new: never half a file.
 
     Example:
-        >>> with atomic_write("/tmp/ddf-doctest.txt") as temporary:
+        >>> with atomic_write("notes.txt") as temporary:
         ...     _ = temporary.write_text("whole")
-        >>> Path("/tmp/ddf-doctest.txt").read_text()
+        >>> Path("notes.txt").read_text()
         'whole'
     """
     path = Path(path)

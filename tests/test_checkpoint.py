@@ -1,0 +1,204 @@
+"""A file holds the whole flow, or is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import ddf
+from ddf import architectures, spec
+from ddf.checkpoint import CheckpointError
+from ddf.files import atomic_write
+from tests.zoo import LAYERS, layer_flow, randomize
+
+SMALL = spec.FlowSpec(
+    num_classes=5,
+    shape=(1, 4, 8),
+    layers=(
+        spec.SqueezeSpec(),
+        spec.ShuffleSpec(seed=11),
+        spec.DenoisingCouplingSpec(spec.DenseNetSpec(blocks=1, hidden=8), top=3),
+        spec.SplitPriorSpec(spec.DenseNetSpec(blocks=1, hidden=8)),
+    ),
+)
+
+
+@pytest.fixture
+def flow() -> ddf.Flow:
+    flow = randomize(SMALL.build())
+    flow.layers[2].freeze()
+    return flow
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "flow.ddf"
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_comes_back(name: str, path: Path) -> None:
+    flow = layer_flow(name, 8)
+    flow.save(path)
+    again = ddf.load(path)
+    x = torch.randint(8, (10, *flow.shape))
+    assert again.spec == flow.spec
+    assert torch.equal(again.log_prob(x), flow.log_prob(x))
+
+
+def test_a_new_process_encodes_the_same(tmp_path: Path) -> None:
+    flow = randomize(architectures.binary_mnist(split_priors=False, net=spec.DenseNetSpec(2, 16)).build())
+    with torch.no_grad():  # a shuffle that no seed gives
+        for layer in flow.layers:
+            if isinstance(layer, ddf.Shuffle):
+                layer.order.copy_(torch.arange(layer.channels).roll(1))
+    x = torch.randint(2, (4, 1, 28, 28))
+    flow.save(tmp_path / "flow.ddf")
+    np.save(tmp_path / "x.npy", x.numpy())
+    program = (
+        "import ddf, numpy as np, torch; flow = ddf.load('flow.ddf'); x = torch.from_numpy(np.load('x.npy'));"
+        "np.save('z.npy', flow.encode(x).parts[0].numpy()); np.save('p.npy', flow.log_prob(x).detach().numpy())"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True)
+    assert np.array_equal(np.load(tmp_path / "z.npy"), flow.encode(x).parts[0].numpy())
+    assert np.array_equal(np.load(tmp_path / "p.npy"), flow.log_prob(x).detach().numpy())
+
+
+def test_what_is_trained_stays_so(flow: ddf.Flow, path: Path) -> None:
+    flow.base.freeze()
+    flow.save(path)
+    assert [part.frozen for part in ddf.load(path).parts()] == [False, False, True, False, True]
+
+
+def test_equal_flows_give_equal_files(flow: ddf.Flow, tmp_path: Path) -> None:
+    flow.save(tmp_path / "a")
+    ddf.load(tmp_path / "a").save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_saving_replaces_an_older_file(flow: ddf.Flow, path: Path) -> None:
+    path.write_bytes(b"old")
+    flow.save(path)
+    assert ddf.load(path).spec == flow.spec
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_every_truncation_is_refused(flow: ddf.Flow, path: Path) -> None:
+    flow.save(path)
+    whole = path.read_bytes()
+    for length in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+            ddf.load(path)
+
+
+def test_every_damaged_byte_is_noticed(flow: ddf.Flow, path: Path) -> None:
+    flow.save(path)
+    whole = bytearray(path.read_bytes())
+    for position in range(0, len(whole), 61):
+        whole[position] ^= 0x10
+        path.write_bytes(whole)
+        with pytest.raises(CheckpointError):
+            ddf.load(path)
+        whole[position] ^= 0x10
+    path.write_bytes(whole)
+    ddf.load(path)
+
+
+def test_foreign_files_are_refused(path: Path) -> None:
+    path.write_bytes(os.urandom(1000))
+    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+        ddf.load(path)
+    torch.save({"a": torch.zeros(3)}, path)
+    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+        ddf.load(path)
+    for metadata in (None, {"format": "pt"}, {"ddf": "null"}, {"ddf": "{}"}):
+        save_file({"a": torch.zeros(3)}, path, metadata=metadata)
+        with pytest.raises(CheckpointError, match="is a safetensors file, but ddf did not write it"):
+            ddf.load(path)
+    save_file({"a": torch.zeros(3)}, path, metadata={"ddf": "{"})
+    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+        ddf.load(path)
+
+
+def test_a_missing_file_is_a_missing_file(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ddf.load(path)
+
+
+def resaved(path: Path, change: object) -> None:
+    """Writes the file again with a changed header and changed tensors, and the right checksum."""
+    from safetensors import safe_open
+
+    from ddf.checkpoint import _digest
+
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["ddf"])
+    tensors = load_file(path)
+    header.pop("sha256")
+    change(header, tensors)  # type: ignore[operator]
+    header["sha256"] = _digest(header, tensors)
+    save_file(tensors, path, metadata={"ddf": json.dumps(header)})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h, t: h.update(format=99), "has format 99, but this version of ddf reads up to 1: install a newer one"),
+        (lambda h, t: h["spec"]["layers"].pop(0), "does not describe a flow: "),
+        (lambda h, t: h.pop("spec"), "does not describe a flow: 'spec'"),
+        (lambda h, t: h.pop("frozen"), "does not describe a flow: 'frozen'"),
+        (lambda h, t: h["frozen"].pop(), "does not describe a flow: "),
+        (lambda h, t: h.update(spec={"kind": "Squeeze"}), "its spec is a SqueezeSpec"),
+        (lambda h, t: h["spec"]["layers"][2].update(top=6), "top=6, but the data has 5 classes"),
+        (lambda h, t: t.pop("base.logits"), r"does not describe a flow: (.|\n)*Missing .*base.logits"),
+        (lambda h, t: t.update(more=torch.zeros(1)), r"does not describe a flow: (.|\n)*Unexpected .*more"),
+        (lambda h, t: t["layers.1.order"].fill_(0), r"Shuffle: \[0, 0, 0, 0\] is no permutation"),
+        (lambda h, t: t["base.logits"].fill_(float("nan")), "base.logits contains nan: .* was not loaded"),
+    ],
+)
+def test_files_that_describe_no_flow_are_refused(flow: ddf.Flow, path: Path, change: object, message: str) -> None:
+    flow.save(path)
+    resaved(path, change)
+    with pytest.raises(CheckpointError, match=message):
+        ddf.load(path)
+
+
+def test_weights_that_are_not_numbers_are_not_saved(flow: ddf.Flow, path: Path) -> None:
+    path.write_bytes(b"old")
+    with torch.no_grad():
+        flow.layers[2].net.stack[0].mix.weight[0, 0] = float("inf")
+    with pytest.raises(CheckpointError, match=r"layers.2.net.stack.0.mix.weight contains inf: the flow was not saved"):
+        flow.save(path)
+    assert path.read_bytes() == b"old"
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path: Path) -> None:
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(b"half of the n")
+            raise RuntimeError("interrupted")
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        write()
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_files_have_the_usual_permissions(flow: ddf.Flow, tmp_path: Path) -> None:
+    (tmp_path / "usual").write_bytes(b"")
+    flow.save(tmp_path / "flow")
+    assert (tmp_path / "flow").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_an_unwritable_folder_is_named(flow: ddf.Flow, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        flow.save(tmp_path / "nowhere" / "flow")

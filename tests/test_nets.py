@@ -1,0 +1,113 @@
+"""Nets take symbols and give logits, and neither mixes up space, channels and classes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ddf.nets import MLP, DenseNet
+from ddf.nets.convolution import Convolution
+from ddf.symbols import one_hot
+from tests.zoo import dense, mlp, randomize
+
+NETS = {
+    "MLP": (mlp, (5,), (3,)),
+    "DenseNet": (dense, (5, 6, 4), (3, 6, 4)),
+}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 91])
+@pytest.mark.parametrize("name", NETS)
+def test_logits_have_the_layout_of_cross_entropy(name: str, k: int, device: str) -> None:
+    make, given, predicted = NETS[name]
+    net = make(k, 5, 3).to(device)
+    x = torch.randint(k, (7, *given), device=device)
+    logits = net(x)
+    assert logits.shape == (7, k, *predicted)
+    assert net.output_shape(given) == predicted
+    F.cross_entropy(logits, torch.randint(k, (7, *predicted), device=device)).backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    torch.testing.assert_close(net(one_hot(x, k)), logits)
+
+
+def test_a_pixel_reaches_only_its_neighbourhood() -> None:
+    """Symbols laid out in the wrong order (a view where a permutation is needed) would reach all over the map."""
+    net = randomize(DenseNet(3, 4, 2, blocks=1, hidden=8))  # two 3 × 3 convolutions: a reach of 2
+    x = torch.randint(3, (1, 4, 12, 12))
+    for channel in range(4):
+        changed = x.clone()
+        changed[0, channel, 5, 6] = (changed[0, channel, 5, 6] + 1) % 3
+        different = (net(changed) != net(x)).any(dim=1).any(dim=1)[0]
+        rows, columns = different.nonzero(as_tuple=True)
+        assert different[5, 6]
+        assert (rows - 5).abs().max() <= 2
+        assert (columns - 6).abs().max() <= 2
+
+
+def test_a_map_that_moves_takes_its_predictions_along() -> None:
+    net = randomize(DenseNet(3, 2, 2, blocks=1, hidden=8))
+    x = torch.randint(3, (1, 2, 16, 16))
+    moved = x.roll((3, 5), dims=(2, 3))
+    torch.testing.assert_close(net(moved)[..., 5:-2, 7:-2], net(x).roll((3, 5), dims=(3, 4))[..., 5:-2, 7:-2])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_can_tell_every_class_of_every_channel(name: str) -> None:
+    """Logits that depend on one class of one input channel and act on one class of one output channel."""
+    make, given, _ = NETS[name]
+    net = make(3, 5, 3)
+    x = torch.zeros(1, *given, dtype=torch.long)
+    seen = set()
+    for channel in range(5):
+        for value in range(3):
+            changed = x.clone()
+            changed[0, channel] = value
+            seen.add(tuple(net(changed).flatten().tolist()))
+    assert len(seen) == 1 + 5 * 2
+
+
+@pytest.mark.parametrize("net", [MLP(8, 2, 3), DenseNet(8, 2, 3, blocks=2, hidden=16)])
+def test_a_new_net_prefers_nothing(net: MLP | DenseNet) -> None:
+    x = torch.randint(8, (4, 2, *([] if isinstance(net, MLP) else [5, 5])))
+    assert (net(x) == 0).all()
+
+
+@pytest.mark.parametrize("net", [mlp(91, 3, 1), dense(3, 1, 1), DenseNet(8, 1, 3, blocks=15, hidden=500)])
+def test_widths_suit_matrix_hardware(net: torch.nn.Module) -> None:
+    for name, parameter in net.named_parameters():
+        if name.endswith("weight"):
+            assert all(width % 8 == 0 for width in parameter.shape[:2]), name
+
+
+def test_width_is_shared_by_the_blocks() -> None:
+    net = DenseNet(8, 2, 2, blocks=15, hidden=512)
+    growths = [block.grow.out_channels for block in net.stack[:-1]]
+    assert len(growths) == 15
+    assert sum(growths) == 512
+    assert max(growths) - min(growths) <= 8
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@pytest.mark.parametrize("size", [(1, 1), (2, 7), (8, 5)])
+def test_convolution_is_the_same_in_double_precision(kernel_size: int, size: tuple[int, int]) -> None:
+    convolution = Convolution(8, 16, kernel_size).double()
+    x = torch.randn(3, 8, *size, dtype=torch.float64)
+    expected = F.conv2d(x, convolution.weight, convolution.bias, padding=kernel_size // 2)
+    torch.testing.assert_close(convolution(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MLP(0, 1, 1), "MLP: num_classes=0, but it must be a positive integer"),
+        (lambda: MLP(2, 1, 1, hidden=0), "MLP: hidden=0"),
+        (lambda: MLP(2, 1, 1, layers=1), "MLP: layers=1, but it takes at least 2"),
+        (lambda: DenseNet(2, 1, 0), "DenseNet: out_channels=0"),
+        (lambda: DenseNet(2, 1, 1, blocks=-1), "DenseNet: blocks=-1"),
+        (lambda: DenseNet(2, 1, 1, hidden=1.5), "DenseNet: hidden=1.5"),  # type: ignore[arg-type]
+        (lambda: MLP(2, 1, 1).output_shape((2,)), r"MLP takes vectors \(1,\), but is given symbols of shape \(2,\)"),
+        (lambda: DenseNet(2, 1, 1, 1, 8).output_shape((3, 4, 4)), r"DenseNet takes maps \(1, height, width\)"),
+    ],
+)
+def test_impossible_nets_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]

@@ -1,0 +1,178 @@
+"""A flow and its plain data say the same."""
+
+import json
+
+import pytest
+import torch
+
+from ddf import architectures
+from ddf.flow import Flow
+from ddf.layers import ChannelSplit, Checkerboard, Rearrangement
+from ddf.nets.net import Shape
+from ddf.prior import FactorizedCategorical
+from ddf.spec import (
+    DenoisingCouplingSpec,
+    DenseNetSpec,
+    FactorizedCategoricalSpec,
+    FlowSpec,
+    MLPSpec,
+    ModularCouplingSpec,
+    ShuffleSpec,
+    SplitPriorSpec,
+    SqueezeSpec,
+    describe,
+)
+from tests.zoo import ARCHITECTURES, LAYERS, layer_flow
+
+NET = DenseNetSpec(blocks=1, hidden=8)
+
+EVERYTHING = FlowSpec(
+    num_classes=5,
+    shape=(1, None, None),
+    layers=(
+        DenoisingCouplingSpec(NET, top=3, partition=Checkerboard(parity=1)),
+        SqueezeSpec(),
+        ShuffleSpec(seed=4),
+        ModularCouplingSpec(NET, scale=False, temperature=0.5),
+        SplitPriorSpec(NET, factor_out="a", partition=ChannelSplit(3)),
+    ),
+    base=FactorizedCategoricalSpec(shared=True),
+)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architecture_is_the_same_after_json_and_building(name: str) -> None:
+    spec = ARCHITECTURES[name]()
+    assert FlowSpec.from_json(spec.to_json()) == spec
+    assert spec.build().spec == spec
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_flow_built_by_hand_has_a_spec_that_builds_it(name: str) -> None:
+    flow = layer_flow(name, 8)
+    again = FlowSpec.from_json(flow.spec.to_json(indent=2)).build()
+    again.load_state_dict(flow.state_dict())
+    x = torch.randint(8, (10, *flow.shape))
+    assert torch.equal(again.log_prob(x), flow.log_prob(x))
+
+
+def test_every_option_survives() -> None:
+    assert FlowSpec.from_json(EVERYTHING.to_json()) == EVERYTHING
+    assert EVERYTHING.build().spec == EVERYTHING
+
+
+def test_json_is_plain() -> None:
+    plain = json.loads(EVERYTHING.to_json())
+    assert plain["kind"] == "Flow"
+    assert plain["shape"] == [1, None, None]
+    assert plain["layers"][0] == {
+        "kind": "DenoisingCoupling",
+        "net": {"kind": "DenseNet", "blocks": 1, "hidden": 8},
+        "top": 3,
+        "partition": {"kind": "Checkerboard", "parity": 1},
+    }
+
+
+def test_partitions_can_be_named() -> None:
+    assert DenoisingCouplingSpec(NET, 2, "checkerboard").partition == Checkerboard()  # type: ignore[arg-type]
+    assert SplitPriorSpec(NET).partition == ChannelSplit()
+
+
+def test_weights_follow_from_the_seed() -> None:
+    spec = architectures.eight_gaussians()
+
+    def weights(seed: int) -> torch.Tensor:
+        return torch.cat([parameter.flatten() for parameter in spec.build(seed).parameters()])
+
+    state = torch.get_rng_state()
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def replaced(**changes: object) -> str:
+    return json.dumps(json.loads(EVERYTHING.to_json()) | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "the spec of a flow is not JSON"),
+        ('{"kind": "Squeeze"}', "begins with kind 'Flow', but this one is a SqueezeSpec"),
+        ("3", "begins with kind 'Flow', but this one is a int"),
+        ('{"shape": [1]}', "unknown kind None"),
+        (replaced(layers=[{"kind": "Sqeeze"}]), "unknown kind 'Sqeeze' .* Squeeze"),
+        (replaced(layers=[{"kind": "Squeeze", "by": 2}]), "Squeeze has no option 'by'; it has none"),
+        (replaced(layers=[{"kind": "DenoisingCoupling", "top": 2}]), "DenoisingCoupling lacks its option 'net'"),
+        (replaced(num_classes="5"), "Flow: num_classes='5' is not of the type"),
+        (replaced(num_classes=True), "Flow: num_classes=True is not of the type"),
+        (replaced(shape=[1, "x"]), r"Flow: shape=\[1, 'x'\] is not of the type"),
+        (replaced(base={"kind": "Squeeze"}), "Flow: base=.* is not of the type"),
+    ],
+)
+def test_what_is_no_spec_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FlowSpec.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (FlowSpec(2, (1, 7, 8), (SqueezeSpec(),)), r"layer 0 \(Squeeze\): Squeeze needs an even height"),
+        (FlowSpec(8, (4, 2, 2), (DenoisingCouplingSpec(NET, 9),)), r"layer 0 \(DenoisingCoupling\): .*top=9"),
+        (FlowSpec(8, (1, 2, 2), (SplitPriorSpec(NET),)), r"layer 0 \(SplitPrior\): .* too few channels"),
+        (
+            FlowSpec(8, (2,), (ShuffleSpec(), DenoisingCouplingSpec(NET, 8))),
+            r"layer 1 \(DenoisingCoupling\): .*DenseNet",
+        ),
+        (FlowSpec(8, (4, 2, 2), (DenoisingCouplingSpec(MLPSpec(), 8),)), r"layer 0 \(DenoisingCoupling\): .*MLP"),
+        (FlowSpec(8, (3,), (ShuffleSpec(permutation=(1, 0)),)), r"layer 0 \(Shuffle\): .* no permutation of 3"),
+        (FlowSpec(0, (3,), ()), "num_classes=0"),
+        (FlowSpec(2, (1, None, None), ()), "needs a fixed size"),
+    ],
+)
+def test_impossible_specs_are_refused_when_built(spec: FlowSpec, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec.build()
+
+
+def test_layers_without_a_spec_are_named() -> None:
+    class Flip(Rearrangement):
+        def output_shape(self, shape: Shape) -> Shape:
+            return shape
+
+        def arrange(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flip(1)
+
+        def restore(self, z: torch.Tensor) -> torch.Tensor:
+            return z.flip(1)
+
+    flow = Flow([Flip()], FactorizedCategorical(2, (3,)), (3,))
+    assert torch.equal(flow.encode(torch.tensor([[0, 0, 1]])).parts[0], torch.tensor([[1, 0, 0]]))
+    with pytest.raises(TypeError, match=r"Flip has no spec, .* class FlipSpec\(LayerSpec or NetSpec, builds=Flip\)"):
+        describe(flow)
+
+
+@pytest.mark.parametrize(
+    ("spec", "couplings", "priors", "latent"),
+    [
+        (architectures.eight_gaussians(), [91], 0, (2,)),
+        (architectures.binary_mnist(split_priors=False), [2] * 4, 0, (16, 7, 7)),
+        (architectures.binary_mnist(), [2] * 4, 4, (1, 7, 7)),
+        (architectures.cityscapes(split_priors=False), [4, 4, 4, 4, 8], 0, (64, 4, 8)),
+        (architectures.cityscapes(), [4, 4, 4, 4, 4, 8], 6, (1, 4, 8)),
+    ],
+)
+def test_architectures_are_those_of_the_paper(
+    spec: FlowSpec, couplings: list[int], priors: int, latent: tuple[int, ...]
+) -> None:
+    assert [layer.top for layer in spec.layers if isinstance(layer, DenoisingCouplingSpec)] == couplings
+    assert sum(isinstance(layer, SplitPriorSpec) for layer in spec.layers) == priors
+    small = FlowSpec.from_json(spec.to_json().replace('"hidden": 512', '"hidden": 8'))
+    flow = small.build()
+    assert flow.latent_shape(flow.shape) == latent
+
+
+def test_unknown_couplings_are_refused() -> None:
+    with pytest.raises(ValueError, match="coupling='additive', but it must be 'denoising' or 'modular'"):
+        architectures.eight_gaussians("additive")
