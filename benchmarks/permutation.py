@@ -78,12 +78,13 @@ def compare(classes: int, top: int, n: int, n_straightforward: int) -> None:
 
 
 def extra_memory(classes: int, top: int, n: int) -> str:
-    """What the peak of the process rises by while `unrank` works, in a process of its own: its result included."""
+    """How far memory rises while `unrank` works, in a process of its own (Linux): its result included."""
     program = (
-        "import resource, torch, ddf; peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "import re, torch, ddf; from pathlib import Path;"
+        "status = lambda key: int(re.search(key + r':\\s+(\\d+)', Path('/proc/self/status').read_text())[1]);"
         f"theta = torch.randn({n}, {classes}); z = torch.randint({classes}, ({n},), dtype=torch.uint8);"
-        f"ddf.unrank(z[:1000], theta[:1000], {top}); before = peak(); ddf.unrank(z, theta, {top});"
-        "print((peak() - before) / 1024)"
+        f"ddf.unrank(z[:1000], theta[:1000], {top}); Path('/proc/self/clear_refs').write_text('5');"
+        f"before = status('VmRSS'); ddf.unrank(z, theta, {top}); print((status('VmHWM') - before) / 1024)"
     )
     printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     return f"{float(printed):.0f} MiB"
