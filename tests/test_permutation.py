@@ -54,7 +54,7 @@ def test_integers_agree_with_the_definition(case: tuple[list[list[float]], int],
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 8, 91, 256, 300])
-@pytest.mark.parametrize("kind", ["random", "tied", "all equal", "ascending", "descending", "infinite"])
+@pytest.mark.parametrize("kind", ["random", "tied", "all equal", "ascending", "descending", "infinite", "impossible"])
 def test_every_number_of_classes_agrees_with_the_definition(k: int, kind: str) -> None:
     theta = {
         "random": torch.randn(3, k),
@@ -63,8 +63,9 @@ def test_every_number_of_classes_agrees_with_the_definition(k: int, kind: str) -
         "ascending": torch.arange(3 * k).view(3, k).float(),
         "descending": -torch.arange(3 * k).view(3, k).float(),
         "infinite": torch.randint(-1, 2, (3, k)) / 0,
+        "impossible": torch.full((3, k), -math.inf).index_fill(1, torch.tensor([k // 2]), 1.0),
     }[kind].nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
-    for top in {1, min(2, k), min(17, k), (k + 1) // 2, max(1, k - 1), k}:
+    for top in {1, min(2, k), min(5, k), min(17, k), (k + 1) // 2, max(1, k - 1), k}:
         agrees_with_definition(theta, top)
 
 
