@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -191,7 +192,9 @@ def test_latents_can_be_taken_apart() -> None:
     assert len(latents) == 10
     assert torch.equal(flow.decode(latents[3:6]), x[3:6])
     assert torch.equal(flow.decode(latents[torch.tensor([7, 1])]), x[[7, 1]])
+    assert torch.equal(flow.decode(latents[-1]), x[-1:])
     assert torch.equal(flow.decode(latents.to("cpu")), x)
+    assert latents == latents
 
 
 def test_devices_agree_on_latents(device: str) -> None:
@@ -237,6 +240,9 @@ def test_repr_shows_every_layer_with_its_shape() -> None:
         ),
         (lambda f: f.encode(torch.zeros(2, 2, dtype=torch.long)), ValueError, "shape 1 × 2 × 2, but these have 2"),
         (lambda f: f.encode(torch.tensor(1)), ValueError, "x is a single symbol"),
+        (lambda f: f.encode(np.zeros((1, 1, 2, 2), int)), TypeError, "x must be a tensor, but it is a ndarray"),
+        (lambda f: f.decode(f.encode(torch.zeros(1, 1, 2, 2).long()).parts), TypeError, "decode takes Latents"),
+        (lambda f: f.sample(1, generator=0), TypeError, "generator=0, but it must be a torch.Generator"),
         (lambda f: f.sample(-1), ValueError, "n=-1"),
         (lambda f: f.sample(1, size=(3, 3)), ValueError, "shape 1 × 2 × 2, but these have 1 × 3 × 3"),
         (lambda f: f.sample(1, batch_size=0), ValueError, "batch_size=0"),
@@ -302,6 +308,10 @@ def test_weights_that_are_not_numbers_are_refused_with_the_layer() -> None:
             "layer 0: DenoisingCoupling has 3 classes, but the base has 2",
         ),
         (
+            lambda: Flow([], FactorizedCategorical(2, (1, 4)), (1, 4.0)),
+            r"Flow: shape\[1\]=4.0, but it must be a positive integer",
+        ),
+        (
             lambda: Flow([Squeeze()], FactorizedCategorical(2, (1, 4, 4)), (1, 4, 4)),
             r"FactorizedCategorical describes symbols of shape \(1, 4, 4\), but is given symbols of shape \(4, 2, 2\)",
         ),
@@ -310,3 +320,8 @@ def test_weights_that_are_not_numbers_are_refused_with_the_layer() -> None:
 def test_impossible_flows_are_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_only_layers_make_a_flow() -> None:
+    with pytest.raises(TypeError, match="layer 0 is no Layer, but a Linear"):
+        Flow([torch.nn.Linear(1, 1)], FactorizedCategorical(2, (2,)), (2,))

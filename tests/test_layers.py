@@ -1,5 +1,6 @@
 """Every layer keeps the contract of layers."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +80,40 @@ def test_near_ties_do_not_depend_on_the_batch(kind: str) -> None:
     assert torch.equal(alone, whole)
 
 
+@pytest.mark.parametrize("k", [8, 91, 256])
+@pytest.mark.parametrize("layers", [2, 4])
+def test_exact_ties_do_not_depend_on_the_batch(k: int, layers: int) -> None:
+    """Classes that never occur get the same gradients, so their weights stay the same, and so do their logits.
+
+    But for rounding: a product of matrices may add up equal columns in different orders.
+    """
+    coupling = DenoisingCoupling(randomize(MLP(k, 1, 2, hidden=256, layers=layers)), top=k, partition=ChannelSplit(1))
+    with torch.no_grad():
+        for parameter in (coupling.net.stack[-1].weight, coupling.net.stack[-1].bias):
+            by_class = parameter[: 2 * k].unflatten(0, (k, 2))
+            by_class[k // 2 :] = by_class[k // 2]
+    x = torch.randint(k, (500, 3))
+    z = coupling(x, nothing)
+    for size in (1, 3, 64):
+        assert torch.equal(torch.cat([coupling.inverse(part, nothing) for part in z.split(size)]), x)
+
+
+def test_deciding_leaves_the_modes_of_a_net_alone() -> None:
+    coupling = DenoisingCoupling(mlp(8, 1, 1), top=8).train()
+    coupling.net.stack[0].eval()
+    coupling(torch.zeros(1, 2, dtype=torch.long), nothing)
+    assert [module.training for module in coupling.net.stack] == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_is_carried_on_is_what_goes_on(name: str) -> None:
+    layer, shape = LAYERS[name](8)
+    x = torch.randint(8, (300, *shape))
+    with torch.no_grad():
+        carried = layer.carry(x)
+    assert (carried == layer(x, lambda symbols, logits: None)).float().mean() > 0.999
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_mode_and_gradients_of_a_frozen_layer_stay(name: str) -> None:
     layer, shape = LAYERS[name](3)
@@ -99,6 +134,12 @@ def test_mode_and_gradients_of_a_frozen_layer_stay(name: str) -> None:
     for a, b in zip(emitted_before, emitted_after, strict=True):
         assert torch.equal(a, b)
         assert not b.requires_grad
+    if name not in LOCALLY_TRAINED:
+        vectors = one_hot(x, 3).requires_grad_(True)
+        relaxed = layer.relax(vectors, lambda symbols, logits: emitted_after.append(logits))
+        (relaxed.sum() + sum(logits.sum() for logits in emitted_after if logits.is_floating_point())).backward()
+        assert vectors.grad is not None
+        assert all(parameter.grad is None for parameter in layer.parameters())
     assert layer.thaw().train().training
 
 
@@ -147,6 +188,18 @@ def test_shuffles_are_drawn_by_their_seed() -> None:
     assert torch.equal(Shuffle(64, seed=1).order, Shuffle(64, seed=1).order)
     assert not torch.equal(Shuffle(64, seed=1).order, Shuffle(64, seed=2).order)
     assert "order" in Shuffle(4).state_dict()
+
+
+def test_shuffles_take_permutations_of_any_kind() -> None:
+    for permutation in (torch.tensor([1, 0]), np.array([1, 0]), range(1, -1, -1)):
+        assert Shuffle(2, permutation=permutation).permutation == (1, 0)
+    with pytest.raises(TypeError):
+        Shuffle(2, permutation=[1.0, 0.0])
+
+
+def test_only_nets_predict() -> None:
+    with pytest.raises(TypeError, match="SplitPrior needs a Net, but is given a Linear"):
+        SplitPrior(torch.nn.Linear(1, 1))
 
 
 def test_shuffle_permutes_channels() -> None:
@@ -280,6 +333,7 @@ def test_straight_through_gradient_is_that_of_the_softmax() -> None:
             r"DenoisingCoupling: top=9, but the data has 8 classes \(0…7\)",
         ),
         (lambda: DenoisingCoupling(mlp(8, 1, 1), top=0), r"DenoisingCoupling: top=0"),
+        (lambda: DenoisingCoupling(mlp(8, 1, 1), top=4.0), r"DenoisingCoupling: top=4.0"),
         (lambda: DenoisingCoupling(mlp(8, 1, 1), top=8, partition="rows"), r"partition='rows', but it must be one of"),
         (
             lambda: DenoisingCoupling(dense(8, 1, 1), top=8).output_shape((1, 2, 2)),

@@ -1,5 +1,6 @@
 """Nets take symbols and give logits, and neither mixes up space, channels and classes."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,22 @@ def test_a_map_that_moves_takes_its_predictions_along() -> None:
     x = torch.randint(3, (1, 2, 16, 16))
     moved = x.roll((3, 5), dims=(2, 3))
     torch.testing.assert_close(net(moved)[..., 5:-2, 7:-2], net(x).roll((3, 5), dims=(3, 4))[..., 5:-2, 7:-2])
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (torch.tensor([[1, 255]]), ValueError, r"x contains the symbol 255, but the data has 8 classes"),
+        (torch.tensor([[1, -1]]), ValueError, r"x contains the symbol -1"),
+        (torch.tensor([[1, 2, 3]]), ValueError, r"MLP takes symbols \(batch, 2, …\) .* but is given \(1, 3\)"),
+        (torch.tensor([[1]]), ValueError, r"MLP takes symbols \(batch, 2, …\) .* but is given \(1, 1\)"),
+        (torch.zeros(1, 7, 2), ValueError, r"one-hot vectors \(batch, 8, 2, …\), but is given \(1, 7, 2\)"),
+        (np.zeros((1, 2), dtype=int), TypeError, r"x must be a tensor, but it is a ndarray"),
+    ],
+)
+def test_what_a_net_does_not_take_is_refused(x: torch.Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        MLP(8, 2, 1)(x)
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -166,6 +166,9 @@ def test_opposite_infinities_are_not_taken_for_nan() -> None:
         (torch.tensor([0, 1]), torch.zeros(1, 2), 2, ValueError, r"shape \(2,\) do not fit theta of shape \(1, 2\)"),
         (torch.tensor([0]), torch.tensor(1.0), 1, ValueError, r"theta is a single number"),
         (torch.tensor([0]), torch.zeros(1, 8, dtype=torch.bool), 1, TypeError, r"torch.bool"),
+        (torch.tensor([0]), torch.zeros(1, 8, dtype=torch.uint16), 1, TypeError, r"torch.uint16"),
+        (torch.tensor([0]), torch.zeros(1, 8), 4.5, ValueError, r"top=4.5, but the data has 8 classes"),
+        (torch.tensor([0]), [[0.0, 1.0]], 1, TypeError, r"theta must be a tensor, but it is a list"),
     ],
 )
 def test_bad_input_is_refused(

@@ -69,6 +69,9 @@ def test_logits_can_be_trained() -> None:
         (lambda: FactorizedCategorical(3, (2,)).fit(torch.zeros(5, 2, dtype=torch.long), 0), "smoothing=0"),
         (lambda: FactorizedCategorical(3, (2,)).fit(torch.zeros(0, 2, dtype=torch.long)), "no symbols to fit"),
         (lambda: FactorizedCategorical(3, (2,)).fit([]), "no symbols to fit"),
+        (lambda: FactorizedCategorical(3, (2,)).fit(torch.zeros(5, 2).long(), float("inf")), "smoothing=inf"),
+        (lambda: FactorizedCategorical(3, (2,)).freeze().fit(torch.zeros(5, 2).long()), "the base is frozen; thaw"),
+        (lambda: FactorizedCategorical(3, (2, 0)), r"shape\[1\]=0"),
         (lambda: FactorizedCategorical(3, (2,)).inverse(1, (3,), lambda logits: logits), r"\(2,\), .* \(3,\)"),
         (
             lambda: FactorizedCategorical(3, (2, None), shared=True).inverse(1, (2, None), lambda logits: logits),

@@ -101,6 +101,7 @@ def replaced(**changes: object) -> str:
         ('{"kind": "Squeeze"}', "begins with kind 'Flow', but this one is a SqueezeSpec"),
         ("3", "begins with kind 'Flow', but this one is a int"),
         ('{"shape": [1]}', "unknown kind None"),
+        ('{"kind": ["Flow"]}', r"unknown kind \['Flow'\]"),
         (replaced(layers=[{"kind": "Sqeeze"}]), "unknown kind 'Sqeeze' .* Squeeze"),
         (replaced(layers=[{"kind": "Squeeze", "by": 2}]), "Squeeze has no option 'by'; it has none"),
         (replaced(layers=[{"kind": "DenoisingCoupling", "top": 2}]), "DenoisingCoupling lacks its option 'net'"),
@@ -176,3 +177,7 @@ def test_architectures_are_those_of_the_paper(
 def test_unknown_couplings_are_refused() -> None:
     with pytest.raises(ValueError, match="coupling='additive', but it must be 'denoising' or 'modular'"):
         architectures.eight_gaussians("additive")
+    with pytest.raises(ValueError, match="couplings=0, but it takes at least 1"):
+        architectures.eight_gaussians(couplings=0)
+    with pytest.raises(ValueError, match="factor_out='', but it must be 'a' or 'b'"):
+        architectures.binary_mnist(factor_out="").build()

@@ -34,6 +34,8 @@ def eight_gaussians(coupling: str = "denoising", couplings: int = 1, net: NetSpe
              2  DenoisingCoupling(MLP(hidden=256, layers=4), ChannelSplit(index=None), top=91) → 2
           base  FactorizedCategorical(shared=False) → 2
     """
+    if couplings < 1:
+        raise ValueError(f"couplings={couplings}, but it takes at least 1")
     layers: list[LayerSpec] = []
     for i in range(couplings):
         layers += [ShuffleSpec(permutation=(1, 0))] if i else []
@@ -107,7 +109,7 @@ def _multiscale(
         for _ in range(count):
             layers += [ShuffleSpec(seed=number)]
             layers += [_coupling(coupling, net, top=num_classes if number == last else top)]
-            layers += [SplitPriorSpec(net, factor_out)] if factor_out else []
+            layers += [] if factor_out is None else [SplitPriorSpec(net, factor_out)]
             number += 1
     return FlowSpec(num_classes, shape, tuple(layers))
 

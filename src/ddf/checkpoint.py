@@ -41,7 +41,8 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
         >>> load("flow.safetensors").spec == flow.spec
         True
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in flow.state_dict().items()}
+    # Each tensor by itself, for a flow in which two layers share a net.
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in flow.state_dict().items()}
     _check_finite(tensors, "the flow was not saved")
     header = {
         "format": FORMAT,
@@ -61,13 +62,15 @@ def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
         device: Where the flow shall be.
     """
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not the file of a flow")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads((file.metadata() or {}).get(_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
-    if not isinstance(header, dict) or not isinstance(header.get("format"), int):
+    if not isinstance(header, dict) or type(header.get("format")) is not int or header["format"] < 1:
         raise CheckpointError(f"{path} is a safetensors file, but ddf did not write it")
     if header["format"] > FORMAT:
         raise CheckpointError(
@@ -77,21 +80,22 @@ def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
         raise CheckpointError(f"{path} is damaged: its contents do not match their checksum")
     _check_finite(tensors, f"{path} was not loaded")
     try:
-        return _restore(header, tensors).to(device)
+        flow = _restore(header, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not describe a flow: {error}") from error
+    return flow.to(device)
 
 
 def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
     spec = from_plain(header["spec"])
     if not isinstance(spec, FlowSpec):
         raise ValueError(f"its spec is a {type(spec).__name__}")
-    flow = spec.build()
-    flow.load_state_dict(tensors)
+    flow = spec.build().eval()
+    flow.load_state_dict(tensors, assign=True)  # in the dtypes of the file
     for part, frozen in zip(flow.parts(), header["frozen"], strict=True):
         if isinstance(part, Shuffle):
             part.check()
-        if frozen:
+        if frozen is True:
             part.freeze()
     return flow
 

@@ -21,8 +21,10 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         >>> Path("notes.txt").read_text()
         'whole'
     """
-    path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    path = Path(path).resolve()  # a link stays a link
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=path.parent)
     temporary = Path(name)
     try:
         os.close(handle)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ddf.layers.conditional import Conditional
 from ddf.layers.layer import Draw, Emit, Layer, Shape
+from ddf.nets.net import check_size
 from ddf.prior import FactorizedCategorical
 from ddf.symbols import check_symbols, one_hot
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ddf.spec import FlowSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Latents:
     """What a flow turns data into: the symbols that each split prior factored out, and last those of the base.
 
@@ -35,7 +36,9 @@ class Latents:
     def __len__(self) -> int:
         return len(self.parts[0])
 
-    def __getitem__(self, samples: slice | Tensor) -> "Latents":
+    def __getitem__(self, samples: int | slice | Tensor) -> "Latents":
+        if isinstance(samples, int):
+            samples = torch.tensor([samples])
         return Latents(tuple(part[samples] for part in self.parts))
 
     def to(self, device: torch.device | str) -> "Latents":
@@ -70,11 +73,15 @@ class Flow(nn.Module):
 
     def __init__(self, layers: Sequence[Layer], base: FactorizedCategorical, shape: Sequence[int | None]) -> None:
         super().__init__()
+        for i, layer in enumerate(layers):
+            if not isinstance(layer, Layer):
+                raise TypeError(f"layer {i} is no Layer, but a {type(layer).__name__}")
         self.layers = nn.ModuleList(layers)
         self.base = base
         self.shape = tuple(shape)
+        check_size("Flow", **{f"shape[{i}]": size for i, size in enumerate(shape) if size is not None})
         self.num_classes = base.num_classes
-        for i, layer in enumerate(self._layers()):
+        for i, layer in enumerate(self.layer_list()):
             if isinstance(layer, Conditional) and layer.num_classes != self.num_classes:
                 raise ValueError(
                     f"layer {i}: {type(layer).__name__} has {layer.num_classes} classes, "
@@ -86,7 +93,7 @@ class Flow(nn.Module):
 
     def forward(self, x: Tensor, emit: Emit) -> None:
         """Walks from data to latents: all that is factored out on the way, and at the end, goes to `emit`."""
-        for i, layer in enumerate(self._layers()):
+        for i, layer in enumerate(self.layer_list()):
             with _in_layer(i):
                 x = layer(x, emit)
         self.base(x, emit)
@@ -100,14 +107,14 @@ class Flow(nn.Module):
             draw: Called with logits, returns symbols.
         """
         z = self.base.inverse(batch, shape, draw)
-        for i, layer in reversed(list(enumerate(self._layers()))):
+        for i, layer in reversed(list(enumerate(self.layer_list()))):
             with _in_layer(i):
                 z = layer.inverse(z, draw)
         return z
 
     def latent_shape(self, shape: Shape) -> Shape:
         """Returns the shape of what the layers leave to the base of a sample of `shape`; refuses what cannot work."""
-        for i, layer in enumerate(self._layers()):
+        for i, layer in enumerate(self.layer_list()):
             with _in_layer(i):
                 shape = layer.output_shape(shape)
         self.base.check_shape(shape)
@@ -149,7 +156,7 @@ class Flow(nn.Module):
         """Turns data into latents, from which `decode` gets it back exactly.
 
         Arguments:
-            x: Symbols (samples, *shape) of any integer dtype; the latents have the same.
+            x: Symbols (samples, *shape) of any integer dtype. The latents have the same, if it can hold every class.
             batch_size: How many samples to work on at a time. It does not change the result.
         """
         batches = []
@@ -182,6 +189,8 @@ class Flow(nn.Module):
                 )
             return x
 
+        if not isinstance(latents, Latents):
+            raise TypeError(f"decode takes Latents, as encode returns them, but is given a {type(latents).__name__}")
         if not latents.parts:
             raise ValueError("these latents are empty")
         lengths = {len(part) for part in latents.parts}
@@ -218,9 +227,13 @@ class Flow(nn.Module):
         if n < 0:
             raise ValueError(f"n={n}, but a number of samples cannot be negative")
         shape = self.shape if size is None else (self.shape[0], *size)
-        self._check_shape(shape)
+        self.check_sample_shape(shape)
         if None in shape:
             raise ValueError(f"this flow has no size of its own {self.shape}: say which with size=(height, width)")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"generator={generator!r}, but it must be a torch.Generator: torch.Generator().manual_seed(0)"
+            )
         if generator is not None and generator.device.type != self.device.type:
             raise ValueError(f"the generator is on {generator.device}, but the flow is on {self.device}")
         latent_shape = self.latent_shape(shape)
@@ -230,15 +243,19 @@ class Flow(nn.Module):
 
     def relaxed_log_prob(self, x: Tensor) -> Tensor:
         """`log_prob` of one batch with straight-through gradients, to train flows of modular couplings end to end."""
+        (x,) = self._batches(x, max(1, len(x)))
+        return self.relaxed_walk(x)
+
+    def relaxed_walk(self, x: Tensor) -> Tensor:
+        """`relaxed_log_prob` of symbols that have been checked before and are on the flow's device."""
         total = torch.zeros(len(x), device=self.device)
 
         def emit(symbols: Tensor, logits: Tensor) -> None:
             nonlocal total
-            total = total + (symbols * logits.log_softmax(dim=1)).flatten(1).sum(1)
+            total = total + (symbols * logits.float().log_softmax(dim=1)).flatten(1).sum(1)
 
-        (x,) = self._batches(x, max(1, len(x)))
         vectors = one_hot(x, self.num_classes, self.base.logits.dtype)
-        for i, layer in enumerate(self._layers()):
+        for i, layer in enumerate(self.layer_list()):
             with _in_layer(i):
                 vectors = layer.relax(vectors, emit)
         self.base.relax(vectors, emit)
@@ -268,7 +285,7 @@ class Flow(nn.Module):
         parameters = sum(parameter.numel() for parameter in self.parameters())
         lines = [f"Flow of {self.num_classes} classes, shape {_brief(self.shape)}, {parameters:,} parameters"]
         shape = self.shape
-        for i, layer in enumerate(self._layers()):
+        for i, layer in enumerate(self.layer_list()):
             shape = layer.output_shape(shape)
             lines.append(_line(f"{i:>4}", layer, shape))
         lines.append(_line("base", self.base, shape))
@@ -276,12 +293,14 @@ class Flow(nn.Module):
 
     def parts(self) -> list[Layer | FactorizedCategorical]:
         """The layers and the base, in order."""
-        return [*self._layers(), self.base]
+        return [*self.layer_list(), self.base]
 
-    def _layers(self) -> list[Layer]:
+    def layer_list(self) -> list[Layer]:
+        """The layers, in order."""
         return list(self.layers)  # type: ignore[arg-type]
 
-    def _check_shape(self, shape: Shape) -> None:
+    def check_sample_shape(self, shape: Shape) -> None:
+        """Refuses samples of a shape other than the flow's."""
         if len(shape) != len(self.shape) or any(
             want not in (None, have) for have, want in zip(shape, self.shape, strict=True)
         ):
@@ -289,10 +308,12 @@ class Flow(nn.Module):
 
     def _batches(self, x: Tensor, batch_size: int) -> Iterator[Tensor]:
         """Checks data and hands it out in batches on the flow's device."""
+        if not isinstance(x, Tensor):
+            x = check_symbols(x, self.num_classes)  # says what is wrong with it
         if x.ndim == 0:
             raise ValueError("x is a single symbol, but it needs an axis of samples")
         shape = tuple(x.shape[1:])
-        self._check_shape(shape)
+        self.check_sample_shape(shape)
         if None in self.shape:
             self.latent_shape(shape)
         x = check_symbols(x, self.num_classes)

@@ -107,15 +107,17 @@ def unrank(z: Tensor, theta: Tensor, top: int, dim: int = -1) -> Tensor:
 
 
 def _check_theta(theta: Tensor, top: int, dim: int) -> int:
+    if not isinstance(theta, Tensor):
+        raise TypeError(f"theta must be a tensor, but it is a {type(theta).__name__}")
     if theta.ndim == 0:
         raise ValueError("theta is a single number, but it needs an axis of classes")
     if not -theta.ndim <= dim < theta.ndim:
         raise ValueError(f"dim={dim}, but theta has {theta.ndim} axes")
     num_classes = theta.shape[dim]
-    if not 1 <= top <= num_classes:
+    if not isinstance(top, int) or not 1 <= top <= num_classes:
         raise ValueError(f"top={top}, but the data has {num_classes} classes: top must be 1…{num_classes}")
-    if theta.is_complex() or theta.dtype == torch.bool:
-        raise TypeError(f"theta must hold real numbers or integers, but its dtype is {theta.dtype}")
+    if theta.is_complex() or theta.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64):
+        raise TypeError(f"theta must hold floats, signed integers or bytes, but its dtype is {theta.dtype}")
     # A sum shows a NaN in one quick pass; it is also NaN where +inf meets −inf, so look closer before refusing.
     if theta.is_floating_point() and theta.detach().sum().isnan() and theta.isnan().any():
         raise ValueError(f"theta contains NaN ({int(theta.isnan().sum())} of {theta.numel()} entries)")

@@ -3,7 +3,7 @@
 __all__ = ["FactorizedCategorical"]
 
 from collections.abc import Iterable
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ class FactorizedCategorical(Freezable):
         self.num_classes = num_classes
         self.shape = tuple(shape)
         self.shared = shared
+        check_size("FactorizedCategorical", **{f"shape[{i}]": side for i, side in enumerate(shape) if side is not None})
         sizes = [1 if shared else size for size in shape[1:]]
         if None in sizes:
             raise ValueError(
@@ -62,7 +63,8 @@ class FactorizedCategorical(Freezable):
 
     def relax(self, z: Tensor, emit: Emit) -> None:
         """`forward` on one-hot vectors (batch, K, channels, *spatial)."""
-        emit(z, self._expand(len(z), z.shape[3:]))
+        logits = self._logits()
+        emit(z, logits.expand(len(z), *logits.shape[:2], *z.shape[3:]))
 
     def check_shape(self, shape: Shape) -> None:
         """Refuses symbols of a shape other than the base's."""
@@ -83,10 +85,11 @@ class FactorizedCategorical(Freezable):
             symbols: (samples, channels, *spatial), or an iterable of such batches.
             smoothing: Added to every count, so that no symbol has probability 0.
         """
-        if not smoothing > 0:
-            raise ValueError(
-                f"smoothing={smoothing}, but it must be positive, or a symbol never seen could not be coded"
-            )
+        return self.set_counts(self.count(symbols), smoothing)
+
+    @torch.no_grad()
+    def count(self, symbols: Tensor | Iterable[Tensor]) -> Tensor:
+        """How often each class occurs at each position (or in each channel), (K, channels, *spatial), float64."""
         counts = torch.zeros_like(self.logits, dtype=torch.float64)
         for batch in [symbols] if isinstance(symbols, Tensor) else symbols:
             self.check_shape(tuple(batch.shape[1:]))
@@ -94,14 +97,28 @@ class FactorizedCategorical(Freezable):
             for part in batch.split(max(1, (1 << 24) // (self.num_classes * prod(batch.shape[1:])))):
                 seen = one_hot(part, self.num_classes, torch.uint8).sum(0)
                 counts += seen.sum_to_size(counts.shape)
+        return counts
+
+    @torch.no_grad()
+    def set_counts(self, counts: Tensor, smoothing: float = 0.5) -> "FactorizedCategorical":
+        """Sets the probabilities to the frequencies that counts say, each count raised by `smoothing`."""
+        if self.frozen:
+            raise ValueError("the base is frozen; thaw() it to fit it again")
+        if not 0 < smoothing < inf:
+            raise ValueError(
+                f"smoothing={smoothing}, but it must be positive, or a symbol never seen could not be coded"
+            )
         if not counts.any():
             raise ValueError("no symbols to fit the base distribution to")
-        counts += smoothing
+        counts = counts + smoothing
         self.logits.copy_((counts / counts.sum(0)).log())
         return self
 
+    def _logits(self) -> Tensor:
+        return self.logits.detach() if self.frozen else self.logits
+
     def _expand(self, batch: int, spatial: torch.Size) -> Tensor:
-        logits = self.logits.detach() if self.frozen else self.logits
+        logits = self._logits()
         if not logits.detach().isfinite().all():
             raise ValueError("FactorizedCategorical: its logits are not finite")
         return logits.expand(batch, *logits.shape[:2], *spatial)

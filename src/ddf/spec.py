@@ -292,7 +292,7 @@ def from_plain(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kind = value.get("kind")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"unknown kind {kind!r} in the spec of a flow; known are {', '.join(sorted(_KINDS))}")
     options = {name: from_plain(item) for name, item in value.items() if name != "kind"}
     known = {field.name: field for field in fields(_KINDS[kind])}

@@ -22,8 +22,8 @@ def smallest_dtype(num_classes: int) -> torch.dtype:
 def check_symbols(x: Tensor, num_classes: int, name: str = "x") -> Tensor:
     """Returns `x` if it holds symbols 0 … `num_classes` − 1, and refuses it otherwise.
 
-    The dtype stays what it is, except where it cannot hold every symbol or where PyTorch hardly computes with it
-    (bool and the large unsigned ones): then the result is the nearest one that can.
+    The dtype stays what it is, except where it cannot hold every symbol (int8 with 200 classes) or where PyTorch hardly
+    computes with it (bool and the large unsigned ones): then the result is the nearest one that can.
 
     Arguments:
         x: Integers of any shape.
@@ -36,12 +36,14 @@ def check_symbols(x: Tensor, num_classes: int, name: str = "x") -> Tensor:
             ...
         ValueError: x contains the symbol 8, but the data has 8 classes (0…7)
     """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, but it is a {type(x).__name__}; torch.as_tensor may make one of it")
     if x.is_floating_point() or x.is_complex():
         raise TypeError(f"{name} must hold integers 0…{num_classes - 1}, but its dtype is {x.dtype}; convert it first")
     if x.dtype == torch.bool:
         x = x.to(torch.uint8)
     elif x.dtype not in _WORKING_DTYPES:
-        x = x.to(torch.int64)
+        x = x.to(torch.int64)  # the upper half of uint64 becomes negative, and so is refused
     if x.numel():
         low, high = (int(bound) for bound in x.aminmax())
         if low < 0 or high >= num_classes:

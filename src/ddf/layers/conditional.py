@@ -22,6 +22,8 @@ class Conditional(Layer):
 
     def __init__(self, net: Net, partition: Partition | str = "channels") -> None:
         super().__init__()
+        if not isinstance(net, Net):
+            raise TypeError(f"{type(self).__name__} needs a Net, but is given a {type(net).__name__}")
         self.net = net
         self.partition = as_partition(partition)
 
@@ -62,6 +64,10 @@ class Conditional(Layer):
         self.checked_part_shapes(tuple(x.shape[1:]))
         return self.partition.split(check_symbols(x, self.num_classes))
 
+    def given_and_target(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of the symbols that the net is given, and the part it is to predict; unchecked, for training."""
+        return self.partition.split(x)
+
     def split_vectors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Cuts one-hot vectors (batch, K, channels, *spatial) in two."""
         a, b = over_classes(self.partition.split, x)
@@ -71,29 +77,39 @@ class Conditional(Layer):
         """Joins one-hot vectors."""
         return self.partition.merge(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])
 
+    def classify(self, given: Tensor) -> Tensor:
+        """The net's logits. Once the layer is frozen, the weights get no gradients, only what is given."""
+        if not self.frozen:
+            return self.net(given)
+        return functional_call(self.net, {name: weight.detach() for name, weight in self._weights()}, (given,))
+
     def predict(self, given: Tensor) -> Tensor:
-        """The net's logits, as probabilities are made of them. With gradients while the layer is in training."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            return self._finite(self.net(given))
+        """The net's logits, as probabilities are made of them."""
+        return self._finite(self.classify(given))
 
     @torch.no_grad()
     def decide(self, given: Tensor) -> Tensor:
-        """The net's logits in double precision, as decisions are made of them.
+        """The net's logits as decisions are made of them: whole numbers, in units of 1/1024.
 
         A coupling acts on the order of the logits. In single precision they move by 1e-6 with the size of the batch
         alone, so that now and then a near tie falls the other way and a sample does not decode. In double precision
-        that noise is a billion times smaller, and autocast and TF32 leave it alone.
+        that noise is a billion times smaller, and autocast and TF32 leave it alone. What is left of it would still
+        separate logits that are equal but for rounding (those of two classes that never occurred in training are), so
+        they are rounded to a grid that is far coarser than the noise, and ties go to the lowest class.
         """
-        weights = {
-            name: tensor.double() if tensor.is_floating_point() else tensor
-            for name, tensor in (*self.net.named_parameters(), *self.net.named_buffers())
-        }
-        training = self.net.training
+        weights = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in self._weights()}
+        training = [module for module in self.net.modules() if module.training]
         try:
             self.net.eval()
-            return self._finite(functional_call(self.net, weights, (given,)))
+            logits = self._finite(functional_call(self.net, weights, (given,)))
         finally:
-            self.net.train(training)
+            for module in training:
+                module.training = True
+        # Not to the nearest: that would turn where numbers such as 1/2048 are, which nets do produce.
+        return (logits * 1024 + 1 / 3).floor()
+
+    def _weights(self) -> list[tuple[str, Tensor]]:
+        return [*self.net.named_parameters(), *self.net.named_buffers()]
 
     def _finite(self, logits: Tensor) -> Tensor:
         if not logits.detach().isfinite().all():

@@ -37,7 +37,7 @@ class DenoisingCoupling(Conditional):
 
     def __init__(self, net: Net, top: int, partition: Partition | str = "channels") -> None:
         super().__init__(net, partition)
-        if not 1 <= top <= net.num_classes:
+        if not isinstance(top, int) or not 1 <= top <= net.num_classes:
             raise ValueError(
                 f"DenoisingCoupling: top={top}, but the data has {net.num_classes} classes (0…{net.num_classes - 1})"
             )
@@ -52,6 +52,10 @@ class DenoisingCoupling(Conditional):
         x_a, z_b = self.split(z)
         x_b = unrank(z_b, self.decide(x_a), self.top, dim=1)
         return self.partition.merge(x_a, x_b)
+
+    def carry(self, x: Tensor) -> Tensor:
+        x_a, x_b = self.partition.split(x)
+        return self.partition.merge(x_a, rank(x_b, self.predict(x_a), self.top, dim=1))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, top={self.top}"

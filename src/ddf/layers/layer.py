@@ -77,6 +77,10 @@ class Layer(Freezable, ABC):
     def inverse(self, z: Tensor, draw: Draw) -> Tensor:
         """One step of the walk from latents to data: undoes `forward`, given back what that emitted."""
 
+    def carry(self, x: Tensor) -> Tensor:
+        """What goes on of data that need not come back: `forward` for training the next layer, as cheap as can be."""
+        return self.forward(x, _ignore)
+
     def relax(self, x: Tensor, emit: Emit) -> Tensor:
         """The forward step on one-hot vectors (batch, K, channels, *spatial), through which gradients flow.
 
@@ -108,6 +112,10 @@ class Rearrangement(Layer):
 
     def relax(self, x: Tensor, emit: Emit) -> Tensor:
         return over_classes(self.arrange, x)
+
+
+def _ignore(symbols: Tensor, logits: Tensor) -> None:
+    pass
 
 
 def over_classes(move: Callable[[Tensor], Any], x: Tensor) -> Any:

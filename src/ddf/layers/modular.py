@@ -79,7 +79,7 @@ class ModularCoupling(Conditional):
 
     def relax(self, x: Tensor, emit: Emit) -> Tensor:
         x_a, x_b = self.split_vectors(x)
-        location, scale = self._location_and_scale(self.net(x_a))
+        location, scale = self._location_and_scale(self.classify(x_a))
         k = self.num_classes
         results = torch.arange(k, device=x.device)[:, None]
         z_b = x_b

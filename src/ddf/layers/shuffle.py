@@ -2,6 +2,7 @@
 
 __all__ = ["Shuffle"]
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -38,7 +39,7 @@ class Shuffle(Rearrangement):
         elif seed is not None:
             raise ValueError("Shuffle takes a seed or a permutation, not both")
         else:
-            permutation = tuple(permutation)
+            permutation = tuple(operator.index(channel) for channel in permutation)
             order = torch.tensor(permutation)
         self.channels = channels
         self.seed = seed

@@ -62,8 +62,15 @@ class SplitPrior(Conditional):
 
     def relax(self, x: Tensor, emit: Emit) -> Tensor:
         kept, out = self._kept_and_out(*self.split_vectors(x))
-        emit(out, self.net(kept))
+        emit(out, self.classify(kept))
         return kept
+
+    def carry(self, x: Tensor) -> Tensor:
+        kept, _ = self.given_and_target(x)
+        return kept
+
+    def given_and_target(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self._kept_and_out(*self.partition.split(x))
 
     def _kept_and_out(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return (a, b) if self.factor_out == "b" else (b, a)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddf.symbols import one_hot
+from ddf.symbols import check_symbols, one_hot
 
 Shape = tuple[int | None, ...]
 """(channels, *spatial) of one sample. A spatial size may be None: any size."""
@@ -42,7 +42,8 @@ class Net(nn.Module, ABC):
 
     A subclass says how planes become planes (`body`) and which shapes it takes (`output_shape`); the one-hot encoding
     before that and the read-out after it are here, and nowhere else. A body computes in the dtype of its parameters and
-    treats every sample on its own: batch statistics would make a coupling depend on the company a sample keeps.
+    treats every sample on its own: batch statistics would make a coupling depend on the company a sample keeps. What it
+    does at random (dropout) it does in training mode only: `log_prob` follows the mode, as everywhere in PyTorch.
 
     Arguments:
         num_classes: The number of classes K.
@@ -80,7 +81,15 @@ class Net(nn.Module, ABC):
             Logits (batch, K, out_channels, *spatial), the layout of `torch.nn.functional.cross_entropy`.
         """
         dtype = next(self.parameters()).dtype
-        vectors = x.to(dtype) if x.is_floating_point() else one_hot(x, self.num_classes, dtype)
+        if isinstance(x, Tensor) and x.is_floating_point():
+            vectors = x.to(dtype)
+        else:
+            vectors = one_hot(check_symbols(x, self.num_classes), self.num_classes, dtype)
+        if vectors.ndim < 3 or vectors.shape[1:3] != (self.num_classes, self.in_channels):
+            raise ValueError(
+                f"{type(self).__name__} takes symbols (batch, {self.in_channels}, …) or one-hot vectors "
+                f"(batch, {self.num_classes}, {self.in_channels}, …), but is given {tuple(x.shape)}"
+            )
         planes = vectors.flatten(1, 2)
         padding = self.in_planes - planes.shape[1]
         if padding:

@@ -1,0 +1,64 @@
+"""What a training run is told."""
+
+__all__ = ["PAPER", "TrainingConfig"]
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train. The defaults are the paper's where the paper says (Adam, 0.001, batches of 64).
+
+    Arguments:
+        batch_size: Samples per step, over all processes together.
+        learning_rate: Adam's.
+        max_epochs: The most passes over the data that any layer gets.
+        patience: Stop a layer after so many epochs without a lower validation figure.
+        ema: Decay of an exponential moving average of the weights, which is then what is validated and kept; None for
+            none.
+        warmup_steps: Steps over which the learning rate rises from 0.
+        cosine: Whether the learning rate falls to 0 along a cosine over `max_epochs`.
+        validation_fraction: How much of the data is held out to validate on where no validation data is given.
+        draws: For data with fresh randomness: how many draws of it are kept at a time; epochs take turns.
+        smoothing: Added to each count when the base is fitted.
+        precision: `"bfloat16"` (autocast), `"float32"`, or `"auto"`: bfloat16 on a GPU, float32 elsewhere.
+        memory_cap: Bytes of data to keep in main memory, and as many on the device; what is larger goes to disk.
+        seed: Draws the order of the samples, the held-out part and the fresh randomness.
+    """
+
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    max_epochs: int = 100
+    patience: int = 10
+    ema: float | None = None
+    warmup_steps: int = 0
+    cosine: bool = False
+    validation_fraction: float = 0.1
+    draws: int = 16
+    smoothing: float = 0.5
+    precision: str = "auto"
+    memory_cap: int = 8 << 30
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_epochs", "patience", "draws"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r}, but it must be a positive integer")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate={self.learning_rate!r}, but it must be positive")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema={self.ema!r}, but a decay is between 0 and 1")
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction={self.validation_fraction!r}, but it must be between 0 and 1")
+        if self.precision not in ("auto", "bfloat16", "float32"):
+            raise ValueError(f"precision={self.precision!r}, but it must be 'auto', 'bfloat16' or 'float32'")
+
+    def to_plain(self) -> dict[str, Any]:
+        """The settings as a dictionary."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+PAPER = TrainingConfig()
+"""The paper's settings: Adam with a learning rate of 0.001 and batches of 64, until validation no longer improves."""

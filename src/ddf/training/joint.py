@@ -1,0 +1,60 @@
+"""End to end: how Discrete Flows are trained."""
+
+__all__ = ["train_jointly"]
+
+from math import log, prod
+from typing import Any
+
+from torch import Tensor, nn
+
+from ddf.flow import Flow
+from ddf.training.cache import Cache
+from ddf.training.config import TrainingConfig
+from ddf.training.loop import Task, optimise
+from ddf.training.processes import Processes
+from ddf.training.progress import Progress
+from ddf.training.run import Run
+
+
+class Relaxed(nn.Module):
+    """A flow as a module whose call is the relaxed log-probability."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The relaxed log-probability of each sample."""
+        return self.flow.relaxed_walk(x)
+
+
+def train_jointly(
+    flow: Flow,
+    train: Cache,
+    validation: Cache,
+    draws: int,
+    config: TrainingConfig,
+    processes: Processes,
+    run: Run,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """Trains all layers and the base at once, with straight-through gradients."""
+    dimensions = prod(train.shape)
+
+    def loss(relaxed: nn.Module, x: Tensor) -> Tensor:
+        return relaxed(x).mean() / (-log(2) * dimensions)
+
+    finished = run.finished(0)
+    if finished is None:
+        task = Task(0, "all layers", Relaxed(flow), loss)
+        facts = optimise(task, train, validation, draws, config, processes, run, progress)
+        run.finish(0, flow.state_dict(), facts)
+    else:
+        tensors, facts = finished
+        flow.load_state_dict(tensors)
+        progress.end()
+    for part in flow.parts():
+        part.freeze()
+    train.drop()
+    validation.drop()
+    return [facts]

@@ -1,0 +1,78 @@
+"""Layer by layer: the paper's algorithm 3."""
+
+__all__ = ["classification_loss", "train_locally"]
+
+import time
+from collections.abc import Callable
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddf.flow import Flow
+from ddf.layers.conditional import Conditional
+from ddf.symbols import one_hot
+from ddf.training.cache import Cache
+from ddf.training.config import TrainingConfig
+from ddf.training.loop import Task, optimise
+from ddf.training.processes import Processes
+from ddf.training.progress import Progress
+from ddf.training.run import Run
+
+
+def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Tensor]:
+    """The cross-entropy of the symbols that a layer's net is to predict, in bits per predicted symbol."""
+
+    def loss(net: nn.Module, x: Tensor) -> Tensor:
+        given, target = layer.given_and_target(x)
+        chances = net(one_hot(given, layer.num_classes)).float().log_softmax(dim=1)
+        # By one-hot vectors: summed in the same order every time, on a GPU too.
+        return (chances * one_hot(target, layer.num_classes)).sum() / (-log(2) * target.numel())
+
+    return loss
+
+
+def train_locally(
+    flow: Flow,
+    train: Cache,
+    validation: Cache,
+    draws: int,
+    config: TrainingConfig,
+    processes: Processes,
+    run: Run,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """Trains every layer that has a net on the data as the layers before it leave it, then fits the base.
+
+    After a layer is trained, the data goes through that one layer once: so a step costs the same in every layer.
+    """
+    parts = []
+    for number, layer in enumerate(flow.layer_list()):
+        facts: dict[str, Any] | None = None
+        if isinstance(layer, Conditional) and not layer.frozen:
+            finished = run.finished(number)
+            if finished is None:
+                label = f"{number} {type(layer).__name__}"
+                task = Task(number, label, layer.net, classification_loss(layer))
+                facts = optimise(task, train, validation, draws, config, processes, run, progress)
+                run.finish(number, layer.net.state_dict(), facts)
+            else:
+                tensors, facts = finished
+                layer.net.load_state_dict(tensors)
+                progress.end()
+        layer.freeze()
+        start = time.monotonic()
+        shape = layer.output_shape(train.shape)
+        with torch.no_grad():
+            train = train.through(layer.carry, shape, f"train-{number + 1}")
+            validation = validation.through(layer.carry, shape, f"validation-{number + 1}")
+        if facts is not None:
+            facts["push_seconds"] = round(time.monotonic() - start, 3)
+            parts.append(facts)
+            run.log(part=number, **facts)
+    counts = processes.sum(flow.base.count(train.batches()))
+    flow.base.set_counts(counts, config.smoothing).freeze()
+    train.drop()
+    validation.drop()
+    return parts

@@ -1,0 +1,123 @@
+"""One step of the optimiser, as fast as the device allows."""
+
+__all__ = ["Stepper", "make_stepper"]
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddf.training.cache import Cache
+from ddf.training.config import TrainingConfig
+from ddf.training.processes import Processes
+
+Loss = Callable[[nn.Module, Tensor], Tensor]
+
+
+class Stepper:
+    """Takes steps: a batch of rows, its loss, the gradients, Adam.
+
+    Arguments:
+        loss: `loss(module, batch)`, the mean bits of a batch.
+        module: What is trained.
+        train: Where the rows come from.
+        config: How to train.
+        processes: With whom.
+    """
+
+    def __init__(
+        self, loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
+    ) -> None:
+        self.loss = loss
+        self.wrapped = processes.wrap(module)
+        self.train = train
+        self.cuda = processes.device.type == "cuda"
+        bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and self.cuda)
+        self.autocast: Callable[[], Any] = contextlib.nullcontext
+        if bfloat16:
+            # Without the cache of cast weights, which a captured graph would go on using.
+            self.autocast = lambda: torch.autocast(processes.device.type, torch.bfloat16, cache_enabled=False)
+        rate: Any = config.learning_rate
+        if self.cuda:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            rate = torch.tensor(rate, device=processes.device)
+        self.adam = torch.optim.Adam(module.parameters(), lr=rate, fused=True, capturable=self.cuda)
+        self.bits = torch.zeros((), dtype=torch.float32, device=processes.device)
+
+    def step(self, index: Tensor) -> None:
+        """Takes a step on these rows, and adds the loss to `bits`."""
+        self._step(self.train.gather(index))
+
+    def _step(self, batch: Tensor) -> None:
+        self.adam.zero_grad(set_to_none=True)
+        with self.autocast():
+            loss = self.loss(self.wrapped, batch)
+        loss.backward()
+        self.adam.step()
+        self.bits += loss.detach()
+
+    def set_rate(self, rate: float) -> None:
+        """Changes the learning rate."""
+        group = self.adam.param_groups[0]
+        if self.cuda:
+            if rate != getattr(self, "_rate", None):
+                group["lr"].fill_(rate)
+                self._rate = rate
+        else:
+            group["lr"] = rate
+
+    def moments(self) -> dict[str, Tensor]:
+        """Adam's memory, by name."""
+        return {
+            f"adam.{i}.{name}": torch.as_tensor(value)
+            for i, state in self.adam.state_dict()["state"].items()
+            for name, value in state.items()
+        }
+
+    def load_moments(self, moments: dict[str, Tensor]) -> None:
+        """Puts Adam's memory back."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in moments.items():
+            _, i, name = key.split(".")
+            state.setdefault(int(i), {})[name] = value
+        self.adam.load_state_dict(self.adam.state_dict() | {"state": state})
+
+
+class GraphStepper(Stepper):
+    """A stepper that records a step on the GPU once and then replays it: no time is lost between kernels."""
+
+    _EAGER_STEPS = 3  # so that everything is allocated and chosen before the recording
+
+    def __init__(
+        self, loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
+    ) -> None:
+        super().__init__(loss, module, train, config, processes)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.steps = 0
+        self.side = torch.cuda.Stream()
+
+    def step(self, index: Tensor) -> None:
+        if self.steps < self._EAGER_STEPS:
+            self.steps += 1
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                super().step(index)
+            torch.cuda.current_stream().wait_stream(self.side)
+            return
+        if self.graph is None:
+            self.index = index.clone()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._step(self.train.symbols.index_select(0, self.index))
+        self.index.copy_(index)
+        self.graph.replay()
+
+
+def make_stepper(
+    loss: Loss, module: nn.Module, train: Cache, batch_size: int, config: TrainingConfig, processes: Processes
+) -> Stepper:
+    """The fastest stepper for the device: a recorded graph where the data is on one GPU."""
+    recordable = processes.device.type == "cuda" and processes.count == 1 and train.on_device
+    return (GraphStepper if recordable else Stepper)(loss, module, train, config, processes)
