@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from ddf.files import atomic_write
@@ -51,7 +51,7 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
     }
     header["sha256"] = _digest(header, tensors)
     with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
+        temporary.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(header)}))
 
 
 def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:

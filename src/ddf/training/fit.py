@@ -52,6 +52,7 @@ def fit(
     run: str | PathLike[str] | None = None,
     device: torch.device | str | None = None,
     progress: bool | None = None,
+    tensorboard: bool = False,
 ) -> Fitted:
     """Trains a flow.
 
@@ -72,6 +73,7 @@ def fit(
             goes on where it was.
         device: Where to train; a GPU if there is one and None is said.
         progress: Whether to show progress; None for: on a terminal.
+        tensorboard: Whether to write metrics for TensorBoard into the run directory as well.
 
     Example:
         >>> from ddf import architectures
@@ -93,7 +95,7 @@ def fit(
         "processes": processes.count,
     }
     folder = None if run is None else Path(run)
-    record = Run(folder, settings, writes=processes.leads)
+    record = Run(folder, settings, writes=processes.leads, tensorboard=tensorboard)
     processes.wait()
     flow.to(processes.device)
     scratch = Path(tempfile.mkdtemp(prefix="ddf-")) if folder is None else folder / "cache"
@@ -102,7 +104,11 @@ def fit(
     try:
         held_out = _Shares(flow, data, validation, config, processes, scratch_of_process)
         train = train_jointly if _is_joint(flow) else train_locally
-        parts = train(flow, held_out.train(), held_out.validation(), held_out.draws, config, processes, record, bars)
+        # The same algorithms every time: a seed determines the result on a GPU too.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            parts = train(
+                flow, held_out.train(), held_out.validation(), held_out.draws, config, processes, record, bars
+            )
         bits = _evaluate(flow, held_out.validation(), processes)
     finally:
         bars.close()

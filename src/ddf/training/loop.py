@@ -170,7 +170,7 @@ def optimise(
 
 @torch.no_grad()
 def _validate(task: Task, validation: Cache, processes: Processes) -> float:
-    """The mean loss over the validation data of all processes, in full precision."""
+    """The mean loss over the validation data of all processes, without autocast."""
     total = torch.zeros(2, dtype=torch.float64, device=processes.device)
     for batch in validation.batches(256):
         total[0] += task.loss(task.module, batch).double() * len(batch)

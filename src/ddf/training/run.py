@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from ddf.files import atomic_write
@@ -27,11 +27,15 @@ class Run:
         folder: The directory; None to keep nothing.
         settings: What makes the run what it is, as plain data. A directory with others is refused.
         writes: Whether this process writes. All may read.
+        tensorboard: Whether metrics go to TensorBoard as well.
     """
 
-    def __init__(self, folder: Path | None, settings: dict[str, Any], writes: bool = True) -> None:
+    def __init__(
+        self, folder: Path | None, settings: dict[str, Any], writes: bool = True, tensorboard: bool = False
+    ) -> None:
         self.folder = folder
         self.writes = writes and folder is not None
+        self.board: Any = None
         if folder is None:
             return
         path = folder / "settings.json"
@@ -47,6 +51,10 @@ class Run:
             (folder / "parts").mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as temporary:
                 temporary.write_text(json.dumps(settings, indent=2) + "\n")
+        if tensorboard and self.writes:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(folder / "tensorboard"))
 
     def log(self, **metrics: Any) -> None:
         """Appends a line to metrics.jsonl."""
@@ -54,6 +62,10 @@ class Run:
             assert self.folder is not None
             with (self.folder / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps({"time": round(time.time(), 3), **metrics}) + "\n")
+        if self.board is not None and "epoch" in metrics:
+            for name in ("train_bits", "validation_bits"):
+                self.board.add_scalar(f"{metrics['layer']}/{name}", metrics[name], metrics["epoch"])
+            self.board.flush()
 
     def finished(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The weights of a finished part and what is known of it, or None."""
@@ -78,9 +90,13 @@ class Run:
     def _write(self, name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         if self.writes:
             assert self.folder is not None
-            with atomic_write(self.folder / name) as temporary:
-                plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-                save_file(plain, temporary, metadata={"ddf": json.dumps(facts)})
+            plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+            try:
+                with atomic_write(self.folder / name) as temporary:
+                    temporary.write_bytes(serialize(plain, metadata={"ddf": json.dumps(facts)}))
+            except OSError as error:
+                message = f"cannot write to {self.folder}: {error.strerror or error}; what was finished there is kept"
+                raise OSError(error.errno, message) from error
 
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         if self.folder is None or not (self.folder / name).exists():

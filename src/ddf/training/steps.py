@@ -40,8 +40,8 @@ class Stepper:
             # Without the cache of cast weights, which a captured graph would go on using.
             self.autocast = lambda: torch.autocast(processes.device.type, torch.bfloat16, cache_enabled=False)
         rate: Any = config.learning_rate
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.cuda:
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             rate = torch.tensor(rate, device=processes.device)
         self.adam = torch.optim.Adam(module.parameters(), lr=rate, fused=True, capturable=self.cuda)
         self.bits = torch.zeros((), dtype=torch.float32, device=processes.device)

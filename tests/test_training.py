@@ -1,0 +1,320 @@
+"""Training reaches what theory allows, and survives what happens to runs."""
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ddf
+from ddf.data import EightGaussians, Redrawn
+from ddf.flow import Flow
+from ddf.layers import DenoisingCoupling, ModularCoupling, Shuffle, SplitPrior
+from ddf.prior import FactorizedCategorical
+from ddf.spec import DenoisingCouplingSpec, FlowSpec, MLPSpec, ShuffleSpec, SplitPriorSpec
+from ddf.training import RunConflictError, TrainingConfig, TrainingError, fit
+from ddf.training import loop as internals
+from ddf.training import run as run_internals
+from ddf.training.steps import Stepper
+from tests.zoo import everything
+
+K = 5
+FAST = TrainingConfig(batch_size=100, learning_rate=3e-3, max_epochs=12, patience=4, ema=0.98)
+SMALL = FlowSpec(
+    num_classes=K,
+    shape=(2,),
+    layers=(
+        DenoisingCouplingSpec(MLPSpec(hidden=32, layers=3), top=K),
+        ShuffleSpec(permutation=(1, 0)),
+        SplitPriorSpec(MLPSpec(hidden=32, layers=3)),
+    ),
+)
+
+
+def joint_distribution(seed: int = 0) -> torch.Tensor:
+    """A random distribution of two symbols that depend on each other."""
+    return torch.randn(K * K, generator=torch.Generator().manual_seed(seed)).mul(1.5).softmax(0).view(K, K).double()
+
+
+def draw(p: torch.Tensor, n: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    which = torch.multinomial(p.flatten(), n, replacement=True, generator=generator)
+    return torch.stack([which // K, which % K], dim=1).to(torch.uint8)
+
+
+def expected_bits(flow: Flow, p: torch.Tensor) -> float:
+    """Bits per dimension on the true distribution itself: no sampling noise."""
+    return float((flow.bits_per_dim(everything(K, (2,))) * p.flatten()).sum())
+
+
+def entropy(p: torch.Tensor) -> float:
+    return float(-(p * p.log2()).sum())
+
+
+def ideal_coupling(p: torch.Tensor) -> float:
+    z = p.sort(dim=1, descending=True).values
+    return (entropy(z.sum(0)) + entropy(z.sum(1))) / 2
+
+
+def weights(flow: Flow) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in flow.parameters()])
+
+
+def test_a_coupling_reaches_what_theory_allows() -> None:
+    p = joint_distribution()
+    flow = Flow([DenoisingCoupling(ddf.MLP(K, 1, 1, hidden=64), top=K)], FactorizedCategorical(K, (2,)), (2,))
+    fit(flow, draw(p, 20_000, seed=1), config=FAST, device="cpu")
+    assert ideal_coupling(p) - 1e-9 <= expected_bits(flow, p) < ideal_coupling(p) + 0.01
+    assert ideal_coupling(p) < (entropy(p.sum(0)) + entropy(p.sum(1))) / 2 - 0.05  # there was something to learn
+
+
+def test_a_split_prior_reaches_the_entropy() -> None:
+    p = joint_distribution()
+    flow = Flow([SplitPrior(ddf.MLP(K, 1, 1, hidden=64))], FactorizedCategorical(K, (1,)), (2,))
+    fitted = fit(flow, draw(p, 20_000, seed=1), config=FAST, device="cpu")
+    assert entropy(p) / 2 <= expected_bits(flow, p) < entropy(p) / 2 + 0.01
+    assert fitted.validation_bits == pytest.approx(entropy(p) / 2, abs=0.05)
+
+
+def test_a_discrete_flow_learns_end_to_end() -> None:
+    """x_b = x_a + 2 mod 5, nine times out of ten: a location can undo that. Biased gradients find part of the way."""
+    p = torch.full((K, K), 0.1 / (K - 1), dtype=torch.float64)
+    for a in range(K):
+        p[a, (a + 2) % K] = 0.9
+    p *= torch.tensor([[0.4], [0.3], [0.15], [0.1], [0.05]])
+    flow = Flow([ModularCoupling(ddf.MLP(K, 1, 2, hidden=64))], FactorizedCategorical(K, (2,)), (2,))
+    config = TrainingConfig(batch_size=100, learning_rate=3e-3, max_epochs=10, patience=5)
+    fit(flow, draw(p, 5000, seed=1), config=config, device="cpu")
+    assert entropy(p) / 2 < expected_bits(flow, p) < (entropy(p.sum(0)) + entropy(p.sum(1))) / 2 - 0.2
+    assert all(part.frozen for part in flow.parts())
+
+
+def test_the_demo_in_small() -> None:
+    flow = ddf.architectures.eight_gaussians().build(seed=0)
+    config = TrainingConfig(batch_size=256, max_epochs=4, ema=0.99)
+    fit(flow, EightGaussians.sample(40_000, seed=0), config=config, device="cpu")
+    bits = flow.bits_per_dim(EightGaussians.sample(20_000, seed=1), batch_size=20_000).mean()
+    assert EightGaussians.coupling_optimum() - 0.02 < bits < 4.68
+
+
+def test_eight_gaussians_are_known_exactly() -> None:
+    assert EightGaussians.entropy() == pytest.approx(4.5589, abs=5e-5)
+    assert EightGaussians.coupling_optimum() == pytest.approx(4.6076, abs=5e-5)
+    assert EightGaussians.coupling_optimum(couplings=2) == pytest.approx(4.5767, abs=5e-5)
+    assert EightGaussians.factorized_optimum() == pytest.approx(5.3035, abs=5e-5)
+    for top, bits in ((1, 5.211), (4, 4.965), (8, 4.752), (16, 4.625), (32, 4.608)):
+        assert EightGaussians.coupling_optimum(top=top) == pytest.approx(bits, abs=5e-4)
+    x = EightGaussians.sample(200_000, seed=3).long()
+    seen = (91 * x[:, 0] + x[:, 1]).bincount(minlength=91 * 91) / len(x)
+    assert (seen - EightGaussians.probabilities().flatten()).abs().sum() < 0.06
+
+
+# ---- The same again, and going on ------------------------------------------------------------------------------------
+
+
+def train(seed: int = 0, **options: object) -> tuple[torch.Tensor, float]:
+    flow = SMALL.build(seed=0)
+    config = TrainingConfig(batch_size=50, max_epochs=4, ema=0.9, cosine=True, warmup_steps=20, seed=seed)
+    fitted = fit(flow, draw(joint_distribution(), 2000, seed=1), config=config, device="cpu", **options)
+    return weights(flow), fitted.validation_bits
+
+
+def test_a_seed_determines_the_result() -> None:
+    first, bits = train()
+    assert torch.equal(first, train()[0])
+    assert not torch.equal(first, train(seed=1)[0])
+    assert math.isfinite(bits)
+
+
+@pytest.mark.parametrize("steps", [1, 37, 100, 150, 219])
+def test_an_interrupted_run_goes_on_to_the_same_result(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = train()
+    left = steps
+    original = Stepper.step
+
+    def step(self: Stepper, index: torch.Tensor) -> None:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        original(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            train(run=tmp_path / "run")
+    again, bits = train(run=tmp_path / "run")
+    assert torch.equal(again, whole)
+    assert torch.equal(train(run=tmp_path / "run")[0], whole)  # finished: nothing is left to do
+    assert torch.equal(weights(ddf.load(tmp_path / "run" / "flow.safetensors")), whole)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["validation_bits"] == bits
+    assert {"epoch", "train_bits", "validation_bits", "layer"} <= lines[0].keys()
+
+
+def test_a_run_killed_ten_times_comes_to_the_same_result(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("killed_run.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(program), str(tmp_path / "run")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    killed, bits, uninterrupted = done.stdout.split()
+    assert int(killed) == 10
+    assert float(bits) == pytest.approx(float(uninterrupted), abs=1e-3)
+
+
+def test_two_processes_train_as_well_as_one(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("process_run.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    bits = {}
+    for name, launcher in (("one", []), ("two", torchrun)):
+        command = [sys.executable, *launcher, str(program), str(tmp_path / name)]
+        subprocess.run(command, env=environment, capture_output=True, check=True)
+        bits[name] = json.loads((tmp_path / name / "test.json").read_text())
+    assert bits["two"] == pytest.approx(bits["one"], abs=0.01)
+
+
+# ---- Data ------------------------------------------------------------------------------------------------------------
+
+
+def test_data_on_disk_gives_the_same_as_data_in_memory(tmp_path: Path) -> None:
+    x = draw(joint_distribution(), 2000, seed=1).numpy()
+    mapped = np.memmap(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
+    mapped[:] = x
+
+    def result(cap: int, data: np.ndarray) -> torch.Tensor:
+        flow = SMALL.build(seed=0)
+        fit(flow, data, config=TrainingConfig(max_epochs=2, memory_cap=cap), device="cpu", run=tmp_path / f"run-{cap}")
+        assert not list((tmp_path / f"run-{cap}" / "cache").glob("*"))
+        return weights(flow)
+
+    assert torch.equal(result(100, mapped), result(1 << 30, x))
+
+
+def test_redrawn_data_is_drawn_anew() -> None:
+    chances = torch.tensor([[0.2, 0.7]]).repeat(200, 1)
+    batches = []
+
+    def binarize(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        batches.append(len(batch))
+        return (torch.rand(batch.shape, generator=generator) < batch).to(torch.uint8)
+
+    flow = Flow([Shuffle(2)], FactorizedCategorical(2, (2,)), (2,))
+    config = TrainingConfig(draws=50, smoothing=1e-6)
+    fit(flow, Redrawn(chances, binarize), validation=Redrawn(chances, binarize), config=config, device="cpu")
+    assert sum(batches) == 200 * (50 + 2)
+    expected = chances[0][flow.layers[0].order]
+    assert (flow.base.logits.detach().exp()[1] - expected).abs().max() < 0.02  # 10,000 draws: within 4 deviations
+
+
+def test_validation_data_may_be_given() -> None:
+    p = joint_distribution()
+    flow = SMALL.build()
+    x, held_out = draw(p, 1000, seed=1), draw(p, 700, seed=2)
+    fitted = fit(flow, x, validation=held_out, config=TrainingConfig(max_epochs=1), device="cpu")
+    assert fitted.validation_bits == pytest.approx(float(flow.bits_per_dim(held_out).mean()))
+
+
+# ---- What goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_an_old_directory_with_other_settings_is_refused(tmp_path: Path) -> None:
+    train(run=tmp_path)
+    with pytest.raises(RunConflictError, match=r"holds a run with other settings.*\n  training.seed: 0 .*, 1 now"):
+        train(seed=1, run=tmp_path)
+    config = TrainingConfig(batch_size=50, max_epochs=4, ema=0.9, cosine=True, warmup_steps=20)
+    other = draw(joint_distribution(), 1500, seed=1)
+    with pytest.raises(RunConflictError, match=r"data.samples: 2000 in the directory, 1500 now"):
+        fit(SMALL.build(), other, config=config, device="cpu", run=tmp_path)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_what_was_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = draw(joint_distribution(), 500, seed=1)
+    flow = SMALL.build()
+    with torch.no_grad():
+        flow.layers[2].net.stack[0].bias[0] = math.nan
+    with pytest.raises(TrainingError, match=r"2 SplitPrior: the loss is nan in epoch 0; a lower learning rate"):
+        fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu", run=tmp_path)
+    assert (tmp_path / "parts" / "000.safetensors").exists()
+    again = SMALL.build()
+    fit(again, x, config=TrainingConfig(max_epochs=1), device="cpu", run=tmp_path)
+    assert torch.equal(again.layers[0].net.stack[0].weight, flow.layers[0].net.stack[0].weight)
+
+
+def test_a_full_disk_is_named_and_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "_SECONDS_BETWEEN_STATES", 0.0)
+    original = run_internals.Run.keep_state
+    kept = []
+
+    def keep_state(self: run_internals.Run, *args: object) -> None:
+        kept.append(args)
+        if len(kept) > 3:
+            monkeypatch.setattr(Path, "write_bytes", full)
+        original(self, *args)
+
+    def full(self: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_internals.Run, "keep_state", keep_state)
+    with pytest.raises(OSError, match=r"cannot write to .*: No space left on device; what was finished there is kept"):
+        train(run=tmp_path)
+    monkeypatch.undo()
+    assert torch.equal(train(run=tmp_path)[0], train()[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (torch.zeros(0, 2, dtype=torch.uint8), ValueError, "the data has 0 samples: too few to train on"),
+        (torch.zeros(1, 2, dtype=torch.uint8), ValueError, "the data has 1 samples: too few to train on"),
+        (torch.full((10, 2), 5), ValueError, r"the data contains the symbol 5, but the data has 5 classes \(0…4\)"),
+        (torch.zeros(10, 3, dtype=torch.uint8), ValueError, "the flow is for samples of shape 2, but these have 3"),
+        (torch.zeros(10, 2), TypeError, "the data must hold integers 0…4, but its dtype is torch.float32"),
+        ([[0, 1]] * 10, TypeError, "the data must be a tensor, an array or a Redrawn, but it is a list"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(data: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fit(SMALL.build(), data, device="cpu")
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        train(run=tmp_path / "file" / "run")
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    train(run=tmp_path)
+    (tmp_path / "parts" / "000.safetensors").write_bytes(b"damaged")
+    with pytest.raises(RunConflictError, match=r"000.safetensors is damaged .* remove it"):
+        train(run=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 0}, {"max_epochs": 1.5}, {"learning_rate": -1}, {"ema": 1.0}, {"precision": "half"}, {"draws": 0}],
+)
+def test_impossible_settings_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        TrainingConfig(**options)
+
+
+def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    train(progress=True)
+    shown = capsys.readouterr().err
+    assert "0 DenoisingCoupling" in shown
+    assert "2 SplitPrior" in shown
+    assert "bits" in shown
+    train()
+    assert capsys.readouterr().err == ""
