@@ -1,3 +1,4 @@
+# make demo     set up, and see two flows learn the eight Gaussians: under two minutes
 # make test     set up and check everything: lint, types, doctests, tests
 # make lint     the linter and the type checker alone
 # make format   put the code into its usual form
@@ -7,7 +8,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint format bench clean
+.PHONY: demo test lint format bench clean
+
+demo: .venv/ready
+	$(BIN)/python -m ddf.demo demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2
@@ -23,6 +27,9 @@ format: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/permutation.py
+	$(BIN)/python benchmarks/training_steps.py --small
+	$(BIN)/python benchmarks/depth.py
+	$(BIN)/python benchmarks/memory.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

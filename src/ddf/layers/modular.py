@@ -3,6 +3,7 @@
 __all__ = ["ModularCoupling"]
 
 from math import gcd
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,12 +81,11 @@ class ModularCoupling(Conditional):
     def relax(self, x: Tensor, emit: Emit) -> Tensor:
         x_a, x_b = self.split_vectors(x)
         location, scale = self._location_and_scale(self.classify(x_a))
-        k = self.num_classes
-        results = torch.arange(k, device=x.device)[:, None]
+        classes = torch.arange(self.num_classes, device=x.device)
         z_b = x_b
         if scale is not None:
-            z_b = _mix(z_b, self._straight_through(scale), (results * self.inverse_scales) % k)
-        z_b = _mix(z_b, self._straight_through(location), (results - torch.arange(k, device=x.device)) % k)
+            z_b = _move(z_b, self._straight_through(scale), (classes[:, None] * self.scales) % self.num_classes)
+        z_b = _move(z_b, self._straight_through(location), (classes[:, None] + classes) % self.num_classes)
         return self.merge_vectors(x_a, z_b)
 
     def _location_and_scale(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -113,12 +113,32 @@ def _coprime_to(k: int) -> list[int]:
     return [s for s in range(k) if gcd(s, k) == 1]
 
 
-def _mix(x: Tensor, choice: Tensor, origins: Tensor) -> Tensor:
-    """Moves one-hot vectors as a one-hot choice says: out[u] = Σ_c choice[c] · x[origins[u, c]].
+def _move(x: Tensor, choice: Tensor, destinations: Tensor) -> Tensor:
+    """Moves one-hot vectors as a one-hot choice says.
+
+    out[u] is the sum of x[v] · choice[c] over all v and c with destinations[v, c] = u.
 
     Arguments:
         x: (batch, K, …).
         choice: (batch, C, …).
-        origins: (K, C): under choice c, class u comes from class origins[u, c].
+        destinations: (K, C): under choice c, class v becomes class destinations[v, c].
     """
-    return (x[:, origins] * choice.unsqueeze(1)).sum(dim=2)
+    moved: Tensor = _Move.apply(x, choice, destinations)  # type: ignore[no-untyped-call]
+    return moved
+
+
+class _Move(torch.autograd.Function):
+    """The sum in `_move` and its gradients, of which one-hot vectors leave one term each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, choice: Tensor, destinations: Tensor) -> Tensor:
+        which_x, which_choice = x.argmax(dim=1), choice.argmax(dim=1)
+        ctx.save_for_backward(which_x, which_choice, destinations)
+        return one_hot(destinations[which_x, which_choice], x.shape[1], x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        which_x, which_choice, destinations = ctx.saved_tensors
+        by_x = destinations[:, which_choice].movedim(0, 1)
+        by_choice = destinations[which_x].movedim(-1, 1)
+        return gradient.gather(1, by_x), gradient.gather(1, by_choice), None

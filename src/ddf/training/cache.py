@@ -1,11 +1,12 @@
 """The data as the frozen layers leave it."""
 
-__all__ = ["Cache", "Data", "fill"]
+__all__ = ["Cache", "Data", "fill", "take"]
 
+import errno
 import mmap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from ddf.symbols import check_symbols, smallest_dtype
 Data = Tensor | np.ndarray[Any, Any] | Redrawn
 """What can be trained on: symbols (samples, channels, *spatial), in memory or mapped from disk, or redrawn ones."""
 
-_CHUNK = 4096  # samples that go through a layer, or are drawn, at a time
+_CHUNK = 4096  # samples that are read or drawn at a time
 
 
 class Cache:
@@ -42,26 +43,23 @@ class Cache:
         self.device = device
         self.cap = cap
         self.folder = folder
-        self.name = name
-        self.path: Path | None = None
-        self.touched = 0
-        dtype = smallest_dtype(num_classes)
-        size = torch.Size([rows, *(side for side in shape if side is not None)])
-        nbytes = size.numel() * dtype.itemsize
-        if nbytes <= cap:
-            self.symbols = _allocate(size, dtype, device)
+        self.file: BinaryIO | None = None
+        self.dtype = smallest_dtype(num_classes)
+        self.shape = tuple(side for side in shape if side is not None)
+        self.rows = rows
+        self.row_bytes = torch.Size(self.shape).numel() * self.dtype.itemsize
+        if rows * self.row_bytes <= cap:
+            self.symbols = _allocate(torch.Size([rows, *self.shape]), self.dtype, device)
         else:
+            # Read and written, not mapped: mapped pages count as memory of the process, as many as the system likes.
             folder.mkdir(parents=True, exist_ok=True)
             self.path = folder / f"{name}.symbols"
-            numpy_dtype = np.dtype(str(dtype).removeprefix("torch."))
-            self.mapped = np.memmap(self.path, dtype=numpy_dtype, mode="w+", shape=tuple(size))
-        self.shape: tuple[int, ...] = tuple(size[1:])
-        self.rows = rows
+            self.file = self.path.open("w+b", buffering=0)
 
     @property
     def on_device(self) -> bool:
         """Whether batches can be taken without leaving the device."""
-        return self.path is None and self.symbols.device.type == self.device.type
+        return self.file is None and self.symbols.device.type == self.device.type
 
     def __len__(self) -> int:
         return self.rows
@@ -69,29 +67,41 @@ class Cache:
     def write(self, start: int, batch: Tensor) -> None:
         """Puts a batch into rows `start` …"""
         batch = check_symbols(batch, self.num_classes, name="the data")
-        if self.path is None:
+        if self.file is None:
             self.symbols[start : start + len(batch)].copy_(batch)
         else:
-            self.mapped[start : start + len(batch)] = batch.cpu().numpy()
-            self._touch(batch.numel())
+            plain = batch.to("cpu", self.dtype).contiguous().numpy()
+            self.file.seek(start * self.row_bytes)
+            written = self.file.write(plain.data.cast("B"))
+            if written != plain.nbytes:
+                raise OSError(errno.ENOSPC, f"no space left for the cache {self.path}")
 
     def gather(self, index: Tensor) -> Tensor:
         """The rows of an index, on the device."""
-        if self.path is None:
+        if self.file is None:
             return self.symbols.index_select(0, index.to(self.symbols.device)).to(self.device, non_blocking=True)
-        batch = torch.from_numpy(self.mapped[index.cpu().numpy()])
-        self._touch(len(index) * max(mmap.PAGESIZE, batch[0].numel() if len(batch) else 0))
-        return batch.to(self.device)
+        return self._read([(row, 1) for row in index.tolist()])
 
     def batches(self, size: int = _CHUNK) -> Iterator[Tensor]:
         """All rows in their order, on the device."""
         for start in range(0, self.rows, size):
-            stop = min(start + size, self.rows)
-            if self.path is None:
-                yield self.symbols[start:stop].to(self.device, non_blocking=True)
+            count = min(size, self.rows - start)
+            if self.file is None:
+                yield self.symbols[start : start + count].to(self.device, non_blocking=True)
             else:
-                yield torch.from_numpy(np.array(self.mapped[start:stop])).to(self.device)
-                self._touch((stop - start) * self.mapped[0].nbytes)
+                yield self._read([(start, count)])
+
+    def _read(self, runs: list[tuple[int, int]]) -> Tensor:
+        """Reads runs of rows, each given by its first and their number."""
+        assert self.file is not None
+        batch = torch.empty(sum(count for _, count in runs), *self.shape, dtype=self.dtype)
+        view = batch.numpy().data.cast("B")
+        position = 0
+        for start, count in runs:
+            self.file.seek(start * self.row_bytes)
+            self.file.readinto(view[position : position + count * self.row_bytes])  # type: ignore[attr-defined]
+            position += count * self.row_bytes
+        return batch.to(self.device)
 
     def through(self, carry: Callable[[Tensor], Tensor], shape: Shape, name: str, size: int = 512) -> "Cache":
         """The cache of what `carry` makes of every row. This one is gone then."""
@@ -105,19 +115,11 @@ class Cache:
 
     def drop(self) -> None:
         """Gives back the memory or the disk space."""
-        if self.path is not None:
-            del self.mapped
-            self.path.unlink(missing_ok=True)
-        else:
+        if self.file is None:
             del self.symbols
-
-    def _touch(self, nbytes: int) -> None:
-        """Lets go of mapped pages before they fill the memory that the cap allows."""
-        self.touched += nbytes
-        if self.touched > self.cap // 2:
-            self.mapped.flush()
-            self.mapped._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
-            self.touched = 0
+        else:
+            self.file.close()
+            self.path.unlink(missing_ok=True)
 
 
 def _allocate(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -126,6 +128,22 @@ def _allocate(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Ten
         return torch.empty(size, dtype=dtype, device=device)
     except torch.OutOfMemoryError:
         return torch.empty(size, dtype=dtype)
+
+
+def take(array: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copies rows, in ascending order, of an array that may be mapped from disk, and keeps none of its pages."""
+    mapping = getattr(array, "_mmap", None)
+    if mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return array[rows]
+    result = np.empty((len(rows), *array.shape[1:]), dtype=array.dtype)
+    span = max(1, (4 << 20) // max(1, array[0].nbytes))
+    first = 0
+    while first < len(rows):
+        last = int(np.searchsorted(rows, rows[first] + span))
+        result[first:last] = array[rows[first:last]]
+        mapping.madvise(mmap.MADV_DONTNEED)
+        first = last
+    return result
 
 
 def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], draws: int, seed: int) -> None:
@@ -140,6 +158,6 @@ def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], draws: int, seed
             elif isinstance(data, Tensor):
                 batch = data[torch.from_numpy(rows).to(data.device)]
             else:
-                batch = torch.from_numpy(np.ascontiguousarray(data[rows]))
+                batch = torch.from_numpy(np.ascontiguousarray(take(data, rows)))
             cache.write(start, batch)
             start += len(batch)

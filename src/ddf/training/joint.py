@@ -46,6 +46,10 @@ def train_jointly(
 
     finished = run.finished(0)
     if finished is None:
+        if not flow.base.logits.any():
+            # Untrained couplings do nothing: the best base to begin with is that of the data itself.
+            counts = processes.sum(flow.base.count(flow.encode(batch).parts[-1] for batch in train.batches()))
+            flow.base.set_counts(counts, config.smoothing)
         task = Task(0, "all layers", Relaxed(flow), loss)
         facts = optimise(task, train, validation, draws, config, processes, run, progress)
         run.finish(0, flow.state_dict(), facts)
