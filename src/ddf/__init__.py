@@ -20,10 +20,12 @@ __all__ = [
     "Shuffle",
     "SplitPrior",
     "Squeeze",
+    "TrainingConfig",
     "__version__",
     "architectures",
     "argsort_top",
     "describe",
+    "fit",
     "load",
     "rank",
     "save",
@@ -48,5 +50,6 @@ from ddf.nets import MLP, DenseNet, Net
 from ddf.permutation import argsort_top, rank, unrank
 from ddf.prior import FactorizedCategorical
 from ddf.spec import FlowSpec, describe
+from ddf.training import TrainingConfig, fit
 
 __version__ = "0.1.0"
