@@ -215,6 +215,31 @@ def test_redrawn_data_is_drawn_anew() -> None:
     assert (flow.base.logits.detach().exp()[1] - expected).abs().max() < 0.02  # 10,000 draws: within 4 deviations
 
 
+@pytest.mark.parametrize("coupling", ["denoising", "modular"])
+def test_what_is_trained_is_left_alone(coupling: str) -> None:
+    flow = ddf.architectures.eight_gaussians(coupling, net=MLPSpec(hidden=16)).build()
+    x = EightGaussians.sample(500, seed=0)
+    first = fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu")
+    before = weights(flow)
+    again = fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu")
+    assert torch.equal(weights(flow), before)
+    assert again.validation_bits == first.validation_bits
+    assert again.parts == []
+
+
+def test_a_flow_without_a_spec_can_be_trained_but_not_kept(tmp_path: Path) -> None:
+    class OwnNet(ddf.MLP):
+        pass
+
+    def own_flow() -> Flow:
+        return Flow([DenoisingCoupling(OwnNet(K, 1, 1, hidden=8), top=K)], FactorizedCategorical(K, (2,)), (2,))
+
+    x = draw(joint_distribution(), 200, seed=1)
+    assert fit(own_flow(), x, config=TrainingConfig(max_epochs=1), device="cpu").validation_bits > 0
+    with pytest.raises(TypeError, match="OwnNet has no spec"):
+        fit(own_flow(), x, config=TrainingConfig(max_epochs=1), device="cpu", run=tmp_path / "run")
+
+
 def test_validation_data_may_be_given() -> None:
     p = joint_distribution()
     flow = SMALL.build()

@@ -93,7 +93,7 @@ class ModularCoupling(Conditional):
         if self.outputs_per_symbol(self.num_classes, self.scale) == 1:
             return logits, None
         location, scale = logits.chunk(2, dim=2)
-        return location, scale[:, self.scales]
+        return location, scale.index_select(1, self.scales)
 
     def _choose(self, x_a: Tensor) -> tuple[Tensor, Tensor | None]:
         """The location, and the number of the scale among the coprime ones."""

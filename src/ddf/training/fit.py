@@ -87,14 +87,16 @@ def fit(
     _check(flow, data, "data")
     if validation is not None:
         _check(flow, validation, "validation data")
-    settings = {
-        "flow": to_plain(describe(flow)),
-        "training": config.to_plain(),
-        "data": _fingerprint(data),
-        "validation": None if validation is None else _fingerprint(validation),
-        "processes": processes.count,
-    }
     folder = None if run is None else Path(run)
+    settings: dict[str, Any] = {}
+    if folder is not None:  # a flow that has no spec can be trained, but not kept
+        settings = {
+            "flow": to_plain(describe(flow)),
+            "training": config.to_plain(),
+            "data": _fingerprint(data),
+            "validation": None if validation is None else _fingerprint(validation),
+            "processes": processes.count,
+        }
     record = Run(folder, settings, writes=processes.leads, tensorboard=tensorboard)
     processes.wait()
     flow.to(processes.device)

@@ -44,6 +44,8 @@ def train_jointly(
     def loss(relaxed: nn.Module, x: Tensor) -> Tensor:
         return relaxed(x).mean() / (-log(2) * dimensions)
 
+    if all(part.frozen for part in flow.parts()):
+        return []
     finished = run.finished(0)
     if finished is None:
         if not flow.base.logits.any():

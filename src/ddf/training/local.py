@@ -71,8 +71,9 @@ def train_locally(
             facts["push_seconds"] = round(time.monotonic() - start, 3)
             parts.append(facts)
             run.log(part=number, **facts)
-    counts = processes.sum(flow.base.count(train.batches()))
-    flow.base.set_counts(counts, config.smoothing).freeze()
+    if not flow.base.frozen:
+        counts = processes.sum(flow.base.count(train.batches()))
+        flow.base.set_counts(counts, config.smoothing).freeze()
     train.drop()
     validation.drop()
     return parts

@@ -3,6 +3,7 @@
 __all__ = ["Stepper", "make_stepper"]
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,7 @@ class GraphStepper(Stepper):
     ) -> None:
         super().__init__(loss, module, train, config, processes)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.recordable = True
         self.steps = 0
         self.side = torch.cuda.Stream()
 
@@ -106,13 +108,24 @@ class GraphStepper(Stepper):
                 super().step(index)
             torch.cuda.current_stream().wait_stream(self.side)
             return
+        if self.graph is None and self.recordable:
+            self._record(index)
         if self.graph is None:
-            self.index = index.clone()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            super().step(index)
+        else:
+            self.index.copy_(index)
+            self.graph.replay()
+
+    def _record(self, index: Tensor) -> None:
+        self.index = index.clone()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
                 self._step(self.train.symbols.index_select(0, self.index))
-        self.index.copy_(index)
-        self.graph.replay()
+            self.graph = graph
+        except RuntimeError as error:  # a net of the user's may do what cannot be recorded
+            self.recordable = False
+            warnings.warn(f"this step cannot be recorded as a CUDA graph and will be slower: {error}", stacklevel=2)
 
 
 def make_stepper(
