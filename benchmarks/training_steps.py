@@ -51,7 +51,7 @@ def milliseconds(step: Callable[[int], None], device: torch.device, steps: int) 
 def ours(coupling: DenoisingCoupling, rows: Cache, batch: int, precision: str) -> Callable[[int], None]:
     config = TrainingConfig(batch_size=batch, precision=precision)
     processes = Processes(0, 1, rows.device)
-    stepper = make_stepper(classification_loss(coupling), coupling.net, rows, batch, config, processes)
+    stepper = make_stepper(classification_loss(coupling), coupling.net, rows, config, processes)
     order = torch.randperm(ROWS, device=rows.device)
     return lambda i: stepper.step(order[i * batch % (ROWS - batch) :][:batch])
 

@@ -38,6 +38,11 @@ def randomize(module: Module, seed: int = 0) -> Module:
     return module
 
 
+def nothing(*args: object) -> None:
+    """In the place of emit and draw, for layers that use neither."""
+    raise AssertionError("this layer factors nothing out")
+
+
 def dense(k: int, given: int, predicted: int) -> Net:
     return randomize(DenseNet(k, given, predicted, blocks=2, hidden=16))
 

@@ -81,7 +81,7 @@ def optimise(
     weights: list[Tensor] = list(task.module.parameters())
     average = [weight.detach().clone() for weight in weights] if config.ema else weights
     best = [weight.detach().clone() for weight in weights]
-    stepper = make_stepper(task.loss, task.module, train, batch_size, config, processes)
+    stepper = make_stepper(task.loss, task.module, train, config, processes)
     standing = Standing()
 
     kept = run.state(task.number)

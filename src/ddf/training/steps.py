@@ -128,9 +128,7 @@ class GraphStepper(Stepper):
             warnings.warn(f"this step cannot be recorded as a CUDA graph and will be slower: {error}", stacklevel=2)
 
 
-def make_stepper(
-    loss: Loss, module: nn.Module, train: Cache, batch_size: int, config: TrainingConfig, processes: Processes
-) -> Stepper:
+def make_stepper(loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes) -> Stepper:
     """The fastest stepper for the device: a recorded graph where the data is on one GPU."""
     recordable = processes.device.type == "cuda" and processes.count == 1 and train.on_device
     return (GraphStepper if recordable else Stepper)(loss, module, train, config, processes)
