@@ -2,6 +2,7 @@
 
     python benchmarks/training_steps.py                           # both data sets of the paper, on the device there is
     python benchmarks/training_steps.py mnist --batch 64 512      # what larger batches give
+    python benchmarks/training_steps.py --split-priors            # the flows with split priors, whose nets count too
     python benchmarks/training_steps.py --small                   # small nets, for a CPU
 
 Times do not depend on what the symbols are, so these are random.
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from ddf import architectures
-from ddf.layers import DenoisingCoupling
+from ddf.layers import Conditional
 from ddf.spec import DenseNetSpec, FlowSpec
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
@@ -27,11 +28,10 @@ from ddf.training.steps import make_stepper
 ROWS = 4096
 
 
-def architecture(data: str, small: bool) -> FlowSpec:
+def architecture(data: str, split_priors: bool, small: bool) -> FlowSpec:
     net = DenseNetSpec(blocks=4, hidden=64) if small else None
-    if data == "mnist":
-        return architectures.binary_mnist(split_priors=False, net=net)
-    return architectures.cityscapes(split_priors=False, net=net)
+    make = architectures.binary_mnist if data == "mnist" else architectures.cityscapes
+    return make(split_priors=split_priors, net=net)
 
 
 def milliseconds(step: Callable[[int], None], device: torch.device, steps: int) -> float:
@@ -48,23 +48,23 @@ def milliseconds(step: Callable[[int], None], device: torch.device, steps: int) 
     return (time.perf_counter() - start) / steps * 1000
 
 
-def ours(coupling: DenoisingCoupling, rows: Cache, batch: int, precision: str) -> Callable[[int], None]:
+def ours(layer: Conditional, rows: Cache, batch: int, precision: str) -> Callable[[int], None]:
     config = TrainingConfig(batch_size=batch, precision=precision)
     processes = Processes(0, 1, rows.device)
-    stepper = make_stepper(classification_loss(coupling), coupling.net, rows, config, processes)
+    stepper = make_stepper(classification_loss(layer), layer.net, rows, config, processes)
     order = torch.randperm(ROWS, device=rows.device)
     return lambda i: stepper.step(order[i * batch % (ROWS - batch) :][:batch])
 
 
-def plain(coupling: DenoisingCoupling, rows: Cache, batch: int) -> Callable[[int], None]:
+def plain(layer: Conditional, rows: Cache, batch: int) -> Callable[[int], None]:
     """What one writes first: float32, no graph, Adam as it comes."""
-    adam = torch.optim.Adam(coupling.net.parameters(), lr=1e-3)
+    adam = torch.optim.Adam(layer.net.parameters(), lr=1e-3)
 
     def step(i: int) -> None:
         x = rows.symbols[torch.randint(ROWS, (batch,), device=rows.device)]
-        given, target = coupling.partition.split(x)
+        given, target = layer.given_and_target(x)
         adam.zero_grad()
-        F.cross_entropy(coupling.net(given), target.long()).backward()
+        F.cross_entropy(layer.net(given), target.long()).backward()
         adam.step()
 
     return step
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("data", nargs="*", default=["mnist", "cityscapes"], help="mnist, cityscapes, or both")
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
     parser.add_argument("--steps", type=int, default=None, help="steps to time; 100 on a GPU, 5 on a CPU")
+    parser.add_argument("--split-priors", action="store_true", help="the flows with split priors")
     parser.add_argument("--small", action="store_true", help="nets of 4 blocks and 64 hidden planes")
     parser.add_argument("--precision", default="auto", help="bfloat16, float32 or auto")
     options = parser.parse_args()
@@ -83,24 +84,27 @@ def main() -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"torch {torch.__version__}, {name}")
     for data in options.data:
-        spec = architecture(data, options.small)
+        spec = architecture(data, options.split_priors, options.small)
         for batch in options.batch:
             times = []
             flow = spec.build().to(device)
             shape = flow.shape
             for layer in flow.layer_list():
-                if isinstance(layer, DenoisingCoupling):
+                if isinstance(layer, Conditional):
                     size = tuple(side for side in shape if side is not None)
                     rows = Cache(ROWS, size, flow.num_classes, device, 1 << 32, Path(), "")
                     rows.write(0, torch.randint(flow.num_classes, (ROWS, *size), dtype=torch.uint8))
                     slow = milliseconds(plain(layer, rows, batch), device, steps)
                     fast = milliseconds(ours(layer, rows, batch, options.precision), device, steps)
                     times.append((slow, fast))
-                    print(f"  {data} {size}, batch {batch}: plain {slow:.2f} ms, ddf {fast:.2f} ms", flush=True)
+                    print(
+                        f"  {data} {type(layer).__name__} {size}, batch {batch}: plain {slow:.2f} ms, ddf {fast:.2f} ms",
+                        flush=True,
+                    )
                 shape = layer.output_shape(shape)
             slow, fast = (sum(column) / len(times) for column in zip(*times, strict=True))
             print(
-                f"{data}, batch {batch}, mean of {len(times)} couplings: plain {slow:.2f} ms, ddf {fast:.2f} ms, "
+                f"{data}, batch {batch}, mean of {len(times)} nets: plain {slow:.2f} ms, ddf {fast:.2f} ms, "
                 f"{slow / fast:.1f}× faster, {batch / fast * 1000:,.0f} samples/s",
                 flush=True,
             )

@@ -34,12 +34,22 @@ class Cache:
             kept on disk.
         folder: Where on disk.
         name: Under which name.
+        draws: How many looks at each sample there are: all samples of the first, then all of the second, and so on.
     """
 
     def __init__(
-        self, rows: int, shape: Shape, num_classes: int, device: torch.device, cap: int, folder: Path, name: str
+        self,
+        rows: int,
+        shape: Shape,
+        num_classes: int,
+        device: torch.device,
+        cap: int,
+        folder: Path,
+        name: str,
+        draws: int = 1,
     ) -> None:
         self.num_classes = num_classes
+        self.draws = draws
         self.device = device
         self.cap = cap
         self.folder = folder
@@ -105,7 +115,7 @@ class Cache:
 
     def through(self, carry: Callable[[Tensor], Tensor], shape: Shape, name: str, size: int = 512) -> "Cache":
         """The cache of what `carry` makes of every row. This one is gone then."""
-        result = Cache(self.rows, shape, self.num_classes, self.device, self.cap, self.folder, name)
+        result = Cache(self.rows, shape, self.num_classes, self.device, self.cap, self.folder, name, self.draws)
         start = 0
         for batch in self.batches(size):
             result.write(start, carry(batch))
@@ -146,10 +156,10 @@ def take(array: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> np.ndarray[
     return result
 
 
-def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], draws: int, seed: int) -> None:
-    """Copies samples of the data into a cache, `draws` times if each look at them is another one."""
+def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], seed: int) -> None:
+    """Copies samples of the data into a cache, as many looks at them as it holds."""
     start = 0
-    for draw in range(draws):
+    for draw in range(cache.draws):
         for i in range(0, len(index), _CHUNK):
             rows = index[i : i + _CHUNK]
             if isinstance(data, Redrawn):

@@ -23,6 +23,7 @@ from ddf.training.cache import Cache, Data, fill, take
 from ddf.training.config import PAPER, TrainingConfig
 from ddf.training.joint import train_jointly
 from ddf.training.local import train_locally
+from ddf.training.loop import Work
 from ddf.training.processes import Processes
 from ddf.training.progress import Progress
 from ddf.training.run import Run
@@ -108,9 +109,7 @@ def fit(
         train = train_jointly if _is_joint(flow) else train_locally
         # The same algorithms every time: a seed determines the result on a GPU too.
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-            parts = train(
-                flow, held_out.train(), held_out.validation(), held_out.draws, config, processes, record, bars
-            )
+            parts = train(flow, held_out.train(), held_out.validation(), Work(config, processes, record, bars))
         bits = _evaluate(flow, held_out.validation(), processes)
     finally:
         bars.close()
@@ -163,11 +162,11 @@ class _Shares:
     def _cache(self, data: Data, index: np.ndarray[Any, Any], draws: int, name: str) -> Cache:
         shape = tuple(_stored(data).shape[1:])
         flow, config = self.flow, self.config
-        cache = Cache(
-            draws * len(index), shape, flow.num_classes, self.processes.device, config.memory_cap, self.folder, name
-        )
+        device = self.processes.device
+        rows = draws * len(index)
+        cache = Cache(rows, shape, flow.num_classes, device, config.memory_cap, self.folder, name, draws)
         seed = 1 + 2 * config.seed + (name != "train-0")
-        fill(cache, data, index, draws, seed * self.processes.count + self.processes.rank)
+        fill(cache, data, index, seed * self.processes.count + self.processes.rank)
         return cache
 
 

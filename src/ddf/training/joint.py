@@ -9,11 +9,7 @@ from torch import Tensor, nn
 
 from ddf.flow import Flow
 from ddf.training.cache import Cache
-from ddf.training.config import TrainingConfig
-from ddf.training.loop import Task, optimise
-from ddf.training.processes import Processes
-from ddf.training.progress import Progress
-from ddf.training.run import Run
+from ddf.training.loop import Task, Work, optimise
 
 
 class Relaxed(nn.Module):
@@ -28,16 +24,7 @@ class Relaxed(nn.Module):
         return self.flow.relaxed_walk(x)
 
 
-def train_jointly(
-    flow: Flow,
-    train: Cache,
-    validation: Cache,
-    draws: int,
-    config: TrainingConfig,
-    processes: Processes,
-    run: Run,
-    progress: Progress,
-) -> list[dict[str, Any]]:
+def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> list[dict[str, Any]]:
     """Trains all layers and the base at once, with straight-through gradients."""
     dimensions = prod(train.shape)
 
@@ -46,19 +33,19 @@ def train_jointly(
 
     if all(part.frozen for part in flow.parts()):
         return []
-    finished = run.finished(0)
+    finished = work.run.finished(0)
     if finished is None:
         if not flow.base.logits.any():
             # Untrained couplings do nothing: the best base to begin with is that of the data itself.
-            counts = processes.sum(flow.base.count(flow.encode(batch).parts[-1] for batch in train.batches()))
-            flow.base.set_counts(counts, config.smoothing)
+            counts = work.processes.sum(flow.base.count(flow.encode(batch).parts[-1] for batch in train.batches()))
+            flow.base.set_counts(counts, work.config.smoothing)
         task = Task(0, "all layers", Relaxed(flow), loss)
-        facts = optimise(task, train, validation, draws, config, processes, run, progress)
-        run.finish(0, flow.state_dict(), facts)
+        facts = optimise(task, train, validation, work)
+        work.run.finish(0, flow.state_dict(), facts)
     else:
         tensors, facts = finished
         flow.load_state_dict(tensors)
-        progress.end()
+        work.progress.end()
     for part in flow.parts():
         part.freeze()
     train.drop()

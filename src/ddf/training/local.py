@@ -14,11 +14,7 @@ from ddf.flow import Flow
 from ddf.layers.conditional import Conditional
 from ddf.symbols import one_hot
 from ddf.training.cache import Cache
-from ddf.training.config import TrainingConfig
-from ddf.training.loop import Task, optimise
-from ddf.training.processes import Processes
-from ddf.training.progress import Progress
-from ddf.training.run import Run
+from ddf.training.loop import Task, Work, optimise
 
 
 def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Tensor]:
@@ -33,16 +29,7 @@ def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Ten
     return loss
 
 
-def train_locally(
-    flow: Flow,
-    train: Cache,
-    validation: Cache,
-    draws: int,
-    config: TrainingConfig,
-    processes: Processes,
-    run: Run,
-    progress: Progress,
-) -> list[dict[str, Any]]:
+def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> list[dict[str, Any]]:
     """Trains every layer that has a net on the data as the layers before it leave it, then fits the base.
 
     After a layer is trained, the data goes through that one layer once: so a step costs the same in every layer.
@@ -51,16 +38,16 @@ def train_locally(
     for number, layer in enumerate(flow.layer_list()):
         facts: dict[str, Any] | None = None
         if isinstance(layer, Conditional) and not layer.frozen:
-            finished = run.finished(number)
+            finished = work.run.finished(number)
             if finished is None:
                 label = f"{number} {type(layer).__name__}"
                 task = Task(number, label, layer.net, classification_loss(layer))
-                facts = optimise(task, train, validation, draws, config, processes, run, progress)
-                run.finish(number, layer.net.state_dict(), facts)
+                facts = optimise(task, train, validation, work)
+                work.run.finish(number, layer.net.state_dict(), facts)
             else:
                 tensors, facts = finished
                 layer.net.load_state_dict(tensors)
-                progress.end()
+                work.progress.end()
         layer.freeze()
         start = time.monotonic()
         shape = layer.output_shape(train.shape)
@@ -70,10 +57,10 @@ def train_locally(
         if facts is not None:
             facts["push_seconds"] = round(time.monotonic() - start, 3)
             parts.append(facts)
-            run.log(part=number, **facts)
+            work.run.log(part=number, **facts)
     if not flow.base.frozen:
-        counts = processes.sum(flow.base.count(train.batches()))
-        flow.base.set_counts(counts, config.smoothing).freeze()
+        counts = work.processes.sum(flow.base.count(train.batches()))
+        flow.base.set_counts(counts, work.config.smoothing).freeze()
     train.drop()
     validation.drop()
     return parts

@@ -1,6 +1,6 @@
 """The one optimisation loop: steps, epochs, validation, patience, and the best weights in the end."""
 
-__all__ = ["Task", "TrainingError", "optimise"]
+__all__ = ["Task", "TrainingError", "Work", "optimise"]
 
 import contextlib
 import time
@@ -44,6 +44,23 @@ class Task:
     loss: Callable[[nn.Module, Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class Work:
+    """What all tasks of a run share.
+
+    Arguments:
+        config: How to train.
+        processes: With whom.
+        run: Where what was reached is kept.
+        progress: Where it is shown.
+    """
+
+    config: TrainingConfig
+    processes: Processes
+    run: Run
+    progress: Progress
+
+
 @dataclass
 class Standing:
     """How far a task has come."""
@@ -56,26 +73,20 @@ class Standing:
     seconds: float = 0.0
 
 
-def optimise(
-    task: Task,
-    train: Cache,
-    validation: Cache,
-    draws: int,
-    config: TrainingConfig,
-    processes: Processes,
-    run: Run,
-    progress: Progress,
-) -> dict[str, Any]:
+def optimise(task: Task, train: Cache, validation: Cache, work: Work) -> dict[str, Any]:
     """Trains a task until its validation figure no longer falls, and leaves the module with the best weights.
 
     Arguments:
-        train: This process's share of the training data: `draws` draws of each sample, one draw after the other.
+        task: What to train.
+        train: This process's share of the training data.
         validation: Its share of the validation data.
+        work: How, with whom, and where it is kept and shown.
 
     Returns:
         What is worth knowing of it: the best validation figure, epochs, steps, seconds.
     """
-    samples = len(train) // draws
+    config, processes, run, progress = work.config, work.processes, work.run, work.progress
+    samples = len(train) // train.draws
     batch_size = max(1, min(config.batch_size // processes.count, samples))
     steps = samples // batch_size
     weights: list[Tensor] = list(task.module.parameters())
@@ -115,7 +126,7 @@ def optimise(
     try:
         while standing.epoch < config.max_epochs and standing.epoch - standing.best_epoch <= config.patience:
             order = _order(samples, config.seed, task.number, standing.epoch, processes.rank)
-            order = (order + standing.epoch % draws * samples).to(train.device)
+            order = (order + standing.epoch % train.draws * samples).to(train.device)
             while standing.step < steps:
                 done = standing.epoch * steps + standing.step
                 stepper.set_rate(_rate(config, done, steps * config.max_epochs))

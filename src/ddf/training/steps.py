@@ -5,6 +5,7 @@ __all__ = ["Stepper", "make_stepper"]
 import contextlib
 import warnings
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
 from ddf.training.processes import Processes
+
+_PIXELS_FOR_CHANNELS_LAST = 128  # on a CPU; smaller maps are slower that way (benchmarks/README.md)
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
 
@@ -41,7 +44,8 @@ class Stepper:
             # Without the cache of cast weights, which a captured graph would go on using.
             self.autocast = lambda: torch.autocast(processes.device.type, torch.bfloat16, cache_enabled=False)
         rate: Any = config.learning_rate
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.cuda or prod(train.shape[1:]) >= _PIXELS_FOR_CHANNELS_LAST:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.cuda:
             rate = torch.tensor(rate, device=processes.device)
         self.adam = torch.optim.Adam(module.parameters(), lr=rate, fused=True, capturable=self.cuda)
