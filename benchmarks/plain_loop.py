@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ddf import DenoisingCoupling, TrainingConfig, architectures, fit
+from ddf import DenoisingCoupling, Flow, TrainingConfig, architectures, fit
 from ddf.data import Redrawn
 
 
@@ -46,7 +46,7 @@ def plain(grey: Tensor, validation: Tensor, seed: int, epochs: int, device: torc
     return best
 
 
-def build(seed: int) -> torch.nn.Module:
+def build(seed: int) -> Flow:
     spec = architectures.binary_mnist(split_priors=False)
     return replace(spec, layers=spec.layers[:3]).build(seed=seed)
 

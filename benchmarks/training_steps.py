@@ -98,7 +98,7 @@ def main() -> None:
                     fast = milliseconds(ours(layer, rows, batch, options.precision), device, steps)
                     times.append((slow, fast))
                     print(
-                        f"  {data} {type(layer).__name__} {size}, batch {batch}: plain {slow:.2f} ms, ddf {fast:.2f} ms",
+                        f"  {data} {type(layer).__name__} {size}, {batch}: plain {slow:.2f} ms, ddf {fast:.2f} ms",
                         flush=True,
                     )
                 shape = layer.output_shape(shape)
