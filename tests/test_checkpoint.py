@@ -172,7 +172,7 @@ def resaved(path: Path, change: object) -> None:
     """Writes the file again with a changed header and changed tensors, and the right checksum."""
     from safetensors import safe_open
 
-    from ddf.checkpoint import _digest
+    from ddf.tensorfile import _digest
 
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["ddf"])

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,9 +119,11 @@ def test_eight_gaussians_are_known_exactly() -> None:
 # ---- The same again, and going on ------------------------------------------------------------------------------------
 
 
-def train(seed: int = 0, **options: object) -> tuple[torch.Tensor, float]:
+CONFIG = TrainingConfig(batch_size=50, max_epochs=4, ema=0.9, cosine=True, warmup_steps=20)
+
+
+def train(config: TrainingConfig = CONFIG, **options: object) -> tuple[torch.Tensor, float]:
     flow = SMALL.build(seed=0)
-    config = TrainingConfig(batch_size=50, max_epochs=4, ema=0.9, cosine=True, warmup_steps=20, seed=seed)
     fitted = fit(flow, draw(joint_distribution(), 2000, seed=1), config=config, device="cpu", **options)
     return weights(flow), fitted.validation_bits
 
@@ -128,15 +131,16 @@ def train(seed: int = 0, **options: object) -> tuple[torch.Tensor, float]:
 def test_a_seed_determines_the_result() -> None:
     first, bits = train()
     assert torch.equal(first, train()[0])
-    assert not torch.equal(first, train(seed=1)[0])
+    assert not torch.equal(first, train(replace(CONFIG, seed=1))[0])
     assert math.isfinite(bits)
 
 
-@pytest.mark.parametrize("steps", [1, 37, 100, 150, 219])
+@pytest.mark.parametrize(("steps", "ema"), [(1, 0.9), (37, None), (100, None), (150, 0.9), (219, 0.9)])
 def test_an_interrupted_run_goes_on_to_the_same_result(
-    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: int, ema: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, _ = train()
+    config = replace(CONFIG, ema=ema)
+    whole, _ = train(config)
     left = steps
     original = Stepper.step
 
@@ -150,10 +154,10 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     with monkeypatch.context() as patch:
         patch.setattr(Stepper, "step", step)
         with pytest.raises(KeyboardInterrupt):
-            train(run=tmp_path / "run")
-    again, bits = train(run=tmp_path / "run")
+            train(config, run=tmp_path / "run")
+    again, bits = train(config, run=tmp_path / "run")
     assert torch.equal(again, whole)
-    assert torch.equal(train(run=tmp_path / "run")[0], whole)  # finished: nothing is left to do
+    assert torch.equal(train(config, run=tmp_path / "run")[0], whole)  # finished: nothing is left to do
     assert torch.equal(weights(ddf.load(tmp_path / "run" / "flow.safetensors")), whole)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["validation_bits"] == bits
@@ -178,8 +182,10 @@ def test_two_processes_train_as_well_as_one(tmp_path: Path) -> None:
     for name, launcher in (("one", []), ("two", torchrun)):
         command = [sys.executable, *launcher, str(program), str(tmp_path / name)]
         subprocess.run(command, env=environment, capture_output=True, check=True)
-        bits[name] = json.loads((tmp_path / name / "test.json").read_text())
+        bits[name] = json.loads((tmp_path / name / "test-0.json").read_text())
     assert bits["two"] == pytest.approx(bits["one"], abs=0.01)
+    flows = [(tmp_path / "two" / f"flow-{rank}.safetensors").read_bytes() for rank in (0, 1)]
+    assert flows[0] == flows[1]
 
 
 # ---- Data ------------------------------------------------------------------------------------------------------------
@@ -221,7 +227,8 @@ def test_what_is_trained_is_left_alone(coupling: str) -> None:
     x = EightGaussians.sample(500, seed=0)
     first = fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu")
     before = weights(flow)
-    again = fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu")
+    with pytest.warns(UserWarning, match="every part of this flow is frozen: nothing is trained"):
+        again = fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu")
     assert torch.equal(weights(flow), before)
     assert again.validation_bits == first.validation_bits
     assert again.parts == []
@@ -254,11 +261,10 @@ def test_validation_data_may_be_given() -> None:
 def test_an_old_directory_with_other_settings_is_refused(tmp_path: Path) -> None:
     train(run=tmp_path)
     with pytest.raises(RunConflictError, match=r"holds a run with other settings.*\n  training.seed: 0 .*, 1 now"):
-        train(seed=1, run=tmp_path)
-    config = TrainingConfig(batch_size=50, max_epochs=4, ema=0.9, cosine=True, warmup_steps=20)
+        train(replace(CONFIG, seed=1), run=tmp_path)
     other = draw(joint_distribution(), 1500, seed=1)
     with pytest.raises(RunConflictError, match=r"data.samples: 2000 in the directory, 1500 now"):
-        fit(SMALL.build(), other, config=config, device="cpu", run=tmp_path)
+        fit(SMALL.build(), other, config=CONFIG, device="cpu", run=tmp_path)
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_what_was_finished(
@@ -305,6 +311,8 @@ def test_a_full_disk_is_named_and_keeps_what_was_finished(tmp_path: Path, monkey
         (torch.full((10, 2), 5), ValueError, r"the data contains the symbol 5, but the data has 5 classes \(0…4\)"),
         (torch.zeros(10, 3, dtype=torch.uint8), ValueError, "the flow is for samples of shape 2, but these have 3"),
         (torch.zeros(10, 2), TypeError, "the data must hold integers 0…4, but its dtype is torch.float32"),
+        (torch.zeros(10, dtype=torch.uint8), ValueError, r"must be symbols \(samples, …\), but its shape is \(10,\)"),
+        (np.array([["a", "b"]] * 10), TypeError, "the data must hold integers 0…4, but its dtype is <U1"),
         ([[0, 1]] * 10, TypeError, "the data must be a tensor, an array or a Redrawn, but it is a list"),
     ],
 )
@@ -319,25 +327,163 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         train(run=tmp_path / "file" / "run")
 
 
-def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+def test_damage_in_a_run_directory_is_named(tmp_path: Path) -> None:
     train(run=tmp_path)
-    (tmp_path / "parts" / "000.safetensors").write_bytes(b"damaged")
-    with pytest.raises(RunConflictError, match=r"000.safetensors is damaged .* remove it"):
+    part = tmp_path / "parts" / "000.safetensors"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:])
+    with pytest.raises(RunConflictError, match=r"000.safetensors is damaged: .* checksum; remove it"):
         train(run=tmp_path)
+    part.write_bytes(b"damaged")
+    with pytest.raises(RunConflictError, match=r"000.safetensors is not a whole .* remove it"):
+        train(run=tmp_path)
+    part.write_bytes(whole)
+    settings = (tmp_path / "settings.json").read_text()
+    (tmp_path / "settings.json").write_text(settings[:100])
+    with pytest.raises(RunConflictError, match=r"settings.json is damaged"):
+        train(run=tmp_path)
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(RunConflictError, match=r"holds parts of a run, but not its settings"):
+        train(run=tmp_path)
+
+
+def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
+    run = run_internals.Run(tmp_path, {})
+    with pytest.raises(RunConflictError, match=rf"another process \(number {os.getpid()}\) is training in"):
+        run_internals.Run(tmp_path, {})
+    run.close()
+    run_internals.Run(tmp_path, {}).close()
+
+
+def test_settings_may_be_changed_for_the_layers_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = run_internals.Run.finish
+
+    def finish_and_stop(self: run_internals.Run, *args: object) -> None:
+        finish(self, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_internals.Run, "finish", finish_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(run=tmp_path)
+    slower = replace(CONFIG, learning_rate=1e-4)
+    with pytest.raises(RunConflictError, match=r"change_settings=True(.|\n)*learning_rate: 0.001 .* 0.0001 now"):
+        train(slower, run=tmp_path)
+    mixed, _ = train(slower, run=tmp_path, change_settings=True)
+    fast, slow = train()[0], train(slower)[0]
+    first = SMALL.build().layers[0].net
+    count = sum(parameter.numel() for parameter in first.parameters())
+    assert torch.equal(mixed[:count], fast[:count])
+    assert not torch.equal(mixed[count:], fast[count:])
+    assert not torch.equal(mixed[:count], slow[:count])
+    assert torch.equal(train(slower, run=tmp_path)[0], mixed)  # the new settings are the run's now
+    with pytest.raises(RunConflictError, match=r"training.seed: 0 in the directory, 1 now"):
+        train(replace(slower, seed=1), run=tmp_path, change_settings=True)
+    assert torch.equal(train(replace(slower, memory_cap=0), run=tmp_path)[0], mixed)
+
+
+class Dropping(ddf.MLP):
+    def body(self, planes: torch.Tensor) -> torch.Tensor:
+        return super().body(torch.nn.functional.dropout(planes, 0.2, self.training))
+
+
+def test_what_the_caller_does_around_changes_nothing() -> None:
+    """Neither the global seed, for a net with dropout, nor a mode without gradients."""
+    x = draw(joint_distribution(), 500, seed=1)
+    results = []
+    for seed, mode in ((0, torch.enable_grad()), (1, torch.no_grad()), (2, torch.inference_mode())):
+        torch.manual_seed(0)
+        net = Dropping(K, 1, 1, hidden=16)
+        flow = Flow([DenoisingCoupling(net, top=K)], FactorizedCategorical(K, (2,)), (2,))
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        with mode:
+            fit(flow, x, config=TrainingConfig(max_epochs=2), device="cpu")
+        assert torch.equal(torch.get_rng_state(), state)
+        results.append(weights(flow))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(
+    ("redraw", "message"),
+    [
+        (lambda x, generator: x[:1], r"draw returns \(1, 2\) for 90 samples, but .* of shape \(90, 2\)"),
+        (lambda x, generator: x[:, :1], r"draw returns \(90, 1\)"),
+        (lambda x, generator: torch.cat([x, x]), r"draw returns \(180, 2\)"),
+        (lambda x, generator: x.numpy(), r"draw returns ndarray"),
+        (lambda x, generator: x + 5, r"the data contains the symbol 9"),
+    ],
+)
+def test_what_a_draw_returns_is_checked(redraw: object, message: str) -> None:
+    x = torch.arange(200).view(100, 2) % K
+    with pytest.raises(ValueError, match=message):
+        fit(SMALL.build(), Redrawn(x, redraw), device="cpu")
+
+
+def test_arrays_may_be_redrawn(tmp_path: Path) -> None:
+    x = draw(joint_distribution(), 500, seed=1)
+    np.save(tmp_path / "x.npy", x.numpy())
+    stored = np.load(tmp_path / "x.npy", mmap_mode="r")
+    results = []
+    for data in (x, stored, x.numpy().astype(">i4")):
+        flow = SMALL.build(seed=0)
+        fit(flow, Redrawn(data, lambda x, generator: x), config=replace(CONFIG, draws=2), device="cpu")
+        results.append(weights(flow))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_calls_that_cannot_work_are_refused() -> None:
+    x = draw(joint_distribution(), 100, seed=1)
+    with pytest.raises(TypeError, match=r"must be a Flow, but it is a FlowSpec; build\(\) makes"):
+        fit(SMALL, x)
+    with pytest.raises(TypeError, match="config must be a TrainingConfig, but it is a dict"):
+        fit(SMALL.build(), x, config={})
+    with pytest.raises(ValueError, match="tensorboard=True needs a run directory"):
+        fit(SMALL.build(), x, tensorboard=True)
+    with pytest.raises(ValueError, match="the validation data contains the symbol 5"):
+        fit(SMALL.build(), x, validation=torch.full((10, 2), 5), device="cpu")
+    net = ddf.MLP(K, 1, 1, hidden=8)
+    shared = Flow(
+        [DenoisingCoupling(net, K), Shuffle(2), DenoisingCoupling(net, K)], FactorizedCategorical(K, (2,)), (2,)
+    )
+    with pytest.raises(ValueError, match="layers 0 and 2 share a net"):
+        fit(shared, x)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device='cuda', but PyTorch sees no GPU here"):
+            fit(SMALL.build(), x, device="cuda")
+    squeeze = ddf.Squeeze()
+    maps = Flow([squeeze], FactorizedCategorical(K, (4, None, None), shared=True), (1, None, None))
+    with pytest.raises(ValueError, match=r"data have shape \(1, 8, 8\), those of the validation data \(1, 4, 4\)"):
+        fit(maps, torch.zeros(9, 1, 8, 8, dtype=torch.uint8), torch.zeros(9, 1, 4, 4, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"batch_size": 0}, {"max_epochs": 1.5}, {"learning_rate": -1}, {"ema": 1.0}, {"precision": "half"}, {"draws": 0}],
+    [
+        *({"batch_size": 0}, {"batch_size": True}, {"max_epochs": 1.5}, {"draws": 0}),
+        *({"learning_rate": -1}, {"learning_rate": math.inf}, {"learning_rate": "0.1"}, {"ema": 1.0}),
+        *({"smoothing": 0}, {"smoothing": math.nan}, {"seed": -1}, {"warmup_steps": -1}, {"memory_cap": -5}),
+        *({"precision": "half"}, {"cosine": "yes"}, {"validation_fraction": 1.0}),
+    ],
 )
 def test_impossible_settings_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         TrainingConfig(**options)
 
 
-def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="file is a file; a run needs a directory"):
+        train(run=tmp_path / "file")
+
+
+def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "79")
     train(progress=True)
     shown = capsys.readouterr().err
+    assert max(len(line) for line in shown.replace("\n", "\r").split("\r")) < 80
     assert "0 DenoisingCoupling" in shown
     assert "2 SplitPrior" in shown
     assert "bits" in shown

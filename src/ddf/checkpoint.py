@@ -2,27 +2,18 @@
 
 __all__ = ["CheckpointError", "load", "save"]
 
-import hashlib
-import json
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialize
 from torch import Tensor
 
-from ddf.files import atomic_write
 from ddf.flow import Flow
 from ddf.layers import Shuffle
 from ddf.spec import FlowSpec, describe, from_plain, to_plain
-
-FORMAT = 1
-"""The version of the file format. A file of a newer one is refused; older ones are always read."""
-
-_KEY = "ddf"  # one metadata key: with several, safetensors writes them in a different order in every process
+from ddf.tensorfile import DamagedFileError, read_tensors, write_tensors
 
 
 class CheckpointError(ValueError):
@@ -41,17 +32,10 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
         >>> load("flow.safetensors").spec == flow.spec
         True
     """
-    # Each tensor by itself, for a flow in which two layers share a net.
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in flow.state_dict().items()}
+    tensors = flow.state_dict()
     _check_finite(tensors, "the flow was not saved")
-    header = {
-        "format": FORMAT,
-        "spec": to_plain(describe(flow)),
-        "frozen": [layer.frozen for layer in flow.parts()],
-    }
-    header["sha256"] = _digest(header, tensors)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(header)}))
+    header = {"spec": to_plain(describe(flow)), "frozen": [layer.frozen for layer in flow.parts()]}
+    write_tensors(Path(path), tensors, header)
 
 
 def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
@@ -65,19 +49,9 @@ def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not the file of a flow")
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            header = json.loads((file.metadata() or {}).get(_KEY, "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {error}") from error
-    if not isinstance(header, dict) or type(header.get("format")) is not int or header["format"] < 1:
-        raise CheckpointError(f"{path} is a safetensors file, but ddf did not write it")
-    if header["format"] > FORMAT:
-        raise CheckpointError(
-            f"{path} has format {header['format']}, but this version of ddf reads up to {FORMAT}: install a newer one"
-        )
-    if header.pop("sha256", None) != _digest(header, tensors):
-        raise CheckpointError(f"{path} is damaged: its contents do not match their checksum")
+        tensors, header = read_tensors(path)
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from error
     _check_finite(tensors, f"{path} was not loaded")
     try:
         flow = _restore(header, tensors)
@@ -98,15 +72,6 @@ def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
         if frozen is True:
             part.freeze()
     return flow
-
-
-def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of everything in the file, however it is laid out there."""
-    sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return sha.hexdigest()
 
 
 def _check_finite(tensors: Mapping[str, Tensor], consequence: str) -> None:

@@ -3,7 +3,9 @@
 __all__ = ["Redrawn"]
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,8 +14,9 @@ class Redrawn:
     """Data of which every look is another one: what is stored, and how symbols are drawn from it.
 
     Arguments:
-        stored: What is stored, (samples, …): grey values, or maps that may be flipped.
-        draw: Makes symbols of a batch of it: `draw(batch, generator)`.
+        stored: What is stored, (samples, …): grey values, or maps that may be flipped. A tensor, or an array, which may
+            be mapped from disk.
+        draw: Makes symbols of a batch of it, a tensor, sample by sample: `draw(batch, generator)`.
 
     Example:
         >>> grey = torch.randint(256, (100, 1, 28, 28), dtype=torch.uint8)
@@ -24,7 +27,13 @@ class Redrawn:
         torch.Size([10, 1, 28, 28])
     """
 
-    def __init__(self, stored: Tensor, draw: Callable[[Tensor, torch.Generator], Tensor]) -> None:
+    def __init__(
+        self, stored: Tensor | np.ndarray[Any, Any], draw: Callable[[Tensor, torch.Generator], Tensor]
+    ) -> None:
+        if not isinstance(stored, Tensor | np.ndarray) or stored.ndim < 1:
+            raise TypeError(
+                f"Redrawn: stored must be a tensor or an array of samples, but is a {type(stored).__name__}"
+            )
         self.stored = stored
         self.draw = draw
 

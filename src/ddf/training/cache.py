@@ -4,6 +4,7 @@ __all__ = ["Cache", "Data", "fill", "take"]
 
 import errno
 import mmap
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,7 +34,7 @@ class Cache:
         cap: Bytes that may be kept on the device and, if it is not the CPU, as many in main memory. What is larger is
             kept on disk.
         folder: Where on disk.
-        name: Under which name.
+        name: What errors call it.
         draws: How many looks at each sample there are: all samples of the first, then all of the second, and so on.
     """
 
@@ -49,6 +50,7 @@ class Cache:
         draws: int = 1,
     ) -> None:
         self.num_classes = num_classes
+        self.name = name
         self.draws = draws
         self.device = device
         self.cap = cap
@@ -62,9 +64,9 @@ class Cache:
             self.symbols = _allocate(torch.Size([rows, *self.shape]), self.dtype, device)
         else:
             # Read and written, not mapped: mapped pages count as memory of the process, as many as the system likes.
+            # The file has no name, so that it goes with the process, however that ends.
             folder.mkdir(parents=True, exist_ok=True)
-            self.path = folder / f"{name}.symbols"
-            self.file = self.path.open("w+b", buffering=0)
+            self.file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 (closed by drop)
 
     @property
     def on_device(self) -> bool:
@@ -76,7 +78,7 @@ class Cache:
 
     def write(self, start: int, batch: Tensor) -> None:
         """Puts a batch into rows `start` …"""
-        batch = check_symbols(batch, self.num_classes, name="the data")
+        batch = check_symbols(batch, self.num_classes, name=self.name)
         if self.file is None:
             self.symbols[start : start + len(batch)].copy_(batch)
         else:
@@ -84,7 +86,7 @@ class Cache:
             self.file.seek(start * self.row_bytes)
             written = self.file.write(plain.data.cast("B"))
             if written != plain.nbytes:
-                raise OSError(errno.ENOSPC, f"no space left for the cache {self.path}")
+                raise OSError(errno.ENOSPC, f"no space left for the cache in {self.folder}")
 
     def gather(self, index: Tensor) -> Tensor:
         """The rows of an index, on the device."""
@@ -113,9 +115,9 @@ class Cache:
             position += count * self.row_bytes
         return batch.to(self.device)
 
-    def through(self, carry: Callable[[Tensor], Tensor], shape: Shape, name: str, size: int = 512) -> "Cache":
+    def through(self, carry: Callable[[Tensor], Tensor], shape: Shape, size: int = 512) -> "Cache":
         """The cache of what `carry` makes of every row. This one is gone then."""
-        result = Cache(self.rows, shape, self.num_classes, self.device, self.cap, self.folder, name, self.draws)
+        result = Cache(self.rows, shape, self.num_classes, self.device, self.cap, self.folder, self.name, self.draws)
         start = 0
         for batch in self.batches(size):
             result.write(start, carry(batch))
@@ -129,7 +131,6 @@ class Cache:
             del self.symbols
         else:
             self.file.close()
-            self.path.unlink(missing_ok=True)
 
 
 def _allocate(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -156,6 +157,13 @@ def take(array: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> np.ndarray[
     return result
 
 
+def _rows(stored: Tensor | np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> Tensor:
+    if isinstance(stored, Tensor):
+        return stored[torch.from_numpy(rows).to(stored.device)]
+    taken = take(stored, rows)
+    return torch.from_numpy(np.ascontiguousarray(taken, dtype=taken.dtype.newbyteorder("=")))
+
+
 def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], seed: int) -> None:
     """Copies samples of the data into a cache, as many looks at them as it holds."""
     start = 0
@@ -164,10 +172,14 @@ def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], seed: int) -> No
             rows = index[i : i + _CHUNK]
             if isinstance(data, Redrawn):
                 generator = torch.Generator().manual_seed((seed << 40) + (draw << 24) + i // _CHUNK)
-                batch = data.draw(data.stored[torch.from_numpy(rows)], generator)
-            elif isinstance(data, Tensor):
-                batch = data[torch.from_numpy(rows).to(data.device)]
+                batch = data.draw(_rows(data.stored, rows), generator)
+                if not isinstance(batch, Tensor) or tuple(batch.shape) != (len(rows), *cache.shape):
+                    shape = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+                    raise ValueError(
+                        f"{cache.name}: draw returns {shape} for {len(rows)} samples, "
+                        f"but it must return symbols of shape {(len(rows), *cache.shape)}"
+                    )
             else:
-                batch = torch.from_numpy(np.ascontiguousarray(take(data, rows)))
+                batch = _rows(data, rows)
             cache.write(start, batch)
             start += len(batch)

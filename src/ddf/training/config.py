@@ -3,6 +3,7 @@
 __all__ = ["PAPER", "TrainingConfig"]
 
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any
 
 
@@ -42,22 +43,35 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_epochs", "patience", "draws"):
+        for name, least in (
+            *((name, 1) for name in ("batch_size", "max_epochs", "patience", "draws")),
+            *((name, 0) for name in ("warmup_steps", "memory_cap", "seed")),
+        ):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r}, but it must be a positive integer")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate={self.learning_rate!r}, but it must be positive")
-        if self.ema is not None and not 0 < self.ema < 1:
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name}={value!r}, but it must be an integer of {least} at least")
+        for name in ("learning_rate", "smoothing"):
+            if not 0 < _number(self, name) < inf:
+                raise ValueError(f"{name}={getattr(self, name)!r}, but it must be positive and finite")
+        if self.ema is not None and not 0 < _number(self, "ema") < 1:
             raise ValueError(f"ema={self.ema!r}, but a decay is between 0 and 1")
-        if not 0 < self.validation_fraction < 1:
+        if not 0 < _number(self, "validation_fraction") < 1:
             raise ValueError(f"validation_fraction={self.validation_fraction!r}, but it must be between 0 and 1")
+        if not isinstance(self.cosine, bool):
+            raise ValueError(f"cosine={self.cosine!r}, but it must be True or False")
         if self.precision not in ("auto", "bfloat16", "float32"):
             raise ValueError(f"precision={self.precision!r}, but it must be 'auto', 'bfloat16' or 'float32'")
 
     def to_plain(self) -> dict[str, Any]:
         """The settings as a dictionary."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def _number(config: TrainingConfig, name: str) -> float:
+    value = getattr(config, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}={value!r}, but it must be a number")
+    return value
 
 
 PAPER = TrainingConfig()

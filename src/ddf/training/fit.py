@@ -2,9 +2,11 @@
 
 __all__ = ["Fitted", "fit"]
 
+import contextlib
 import hashlib
 import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -18,7 +20,7 @@ from ddf.checkpoint import save
 from ddf.data.redrawn import Redrawn
 from ddf.flow import Flow
 from ddf.layers import Conditional, ModularCoupling
-from ddf.spec import describe, to_plain
+from ddf.spec import FlowSpec, describe, to_plain
 from ddf.training.cache import Cache, Data, fill, take
 from ddf.training.config import PAPER, TrainingConfig
 from ddf.training.joint import train_jointly
@@ -54,13 +56,16 @@ def fit(
     device: torch.device | str | None = None,
     progress: bool | None = None,
     tensorboard: bool = False,
+    change_settings: bool = False,
 ) -> Fitted:
     """Trains a flow.
 
     Denoising couplings and split priors are trained one after the other, each as a classifier on the data as the layers
     before it leave it, and the base is then fitted in closed form. A flow with modular couplings is trained end to end.
 
-    Started by `torchrun`, several processes train together.
+    What is frozen is trained already and left alone; `part.thaw()` opens it again.
+
+    Started by `torchrun`, several processes train together, each on its share of the data: all are given the same.
 
     References:
         Discrete Denoising Flows (Lindt & Hoogeboom, 2021), algorithm 3
@@ -75,6 +80,8 @@ def fit(
         device: Where to train; a GPU if there is one and None is said.
         progress: Whether to show progress; None for: on a terminal.
         tensorboard: Whether to write metrics for TensorBoard into the run directory as well.
+        change_settings: Go on in a run directory with another `config` (learning rate, batch size, epochs and the
+            like) or another number of processes: finished layers stay as they are, the others are trained so.
 
     Example:
         >>> from ddf import architectures
@@ -84,42 +91,47 @@ def fit(
         >>> fitted.validation_bits < 5.5
         True
     """
+    _check(flow, data, validation, config)
+    if tensorboard and run is None:
+        raise ValueError("tensorboard=True needs a run directory to write into")
     processes = Processes.start(device)
-    _check(flow, data, "data")
-    if validation is not None:
-        _check(flow, validation, "validation data")
-    folder = None if run is None else Path(run)
+    folder = None if run is None else Path(run).expanduser()
+    prints = {"data": _fingerprint(data), "validation": None if validation is None else _fingerprint(validation)}
+    if not processes.agree(repr(prints)):
+        raise ValueError("the processes were given different data: all get the same, and fit shares it out")
     settings: dict[str, Any] = {}
     if folder is not None:  # a flow that has no spec can be trained, but not kept
-        settings = {
-            "flow": to_plain(describe(flow)),
-            "training": config.to_plain(),
-            "data": _fingerprint(data),
-            "validation": None if validation is None else _fingerprint(validation),
-            "processes": processes.count,
-        }
-    record = Run(folder, settings, writes=processes.leads, tensorboard=tensorboard)
+        training = config.to_plain()
+        del training["memory_cap"]  # it changes nothing in the result
+        settings = {"flow": to_plain(describe(flow)), "training": training, **prints, "processes": processes.count}
+    record = Run(folder, settings, change_settings, writes=processes.leads, tensorboard=tensorboard)
     processes.wait()
-    flow.to(processes.device)
-    scratch = Path(tempfile.mkdtemp(prefix="ddf-")) if folder is None else folder / "cache"
-    scratch_of_process = scratch / f"process-{processes.rank}"
-    bars = Progress(_parts_to_train(flow), progress if processes.leads else False)
-    try:
-        held_out = _Shares(flow, data, validation, config, processes, scratch_of_process)
-        train = train_jointly if _is_joint(flow) else train_locally
+    devices = [processes.device] if processes.device.type == "cuda" else []
+    with contextlib.ExitStack() as stack:
+        stack.callback(record.close)
+        # Whatever the caller has set around this call; and the caller's random numbers stay as they are.
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.random.fork_rng(devices))
         # The same algorithms every time: a seed determines the result on a GPU too.
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-            parts = train(flow, held_out.train(), held_out.validation(), Work(config, processes, record, bars))
-        bits = _evaluate(flow, held_out.validation(), processes)
-    finally:
-        bars.close()
-        shutil.rmtree(scratch_of_process, ignore_errors=True)
-        if folder is None:
-            shutil.rmtree(scratch, ignore_errors=True)
-    if folder is not None and processes.leads:
-        save(flow, folder / "flow.safetensors")
-        record.log(done=True, validation_bits=bits)
-    processes.wait()
+        stack.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True))
+        where = f"process-{processes.rank}"
+        scratch = Path(tempfile.mkdtemp(prefix="ddf-")) if folder is None else folder / "cache" / where
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        bars = Progress(_parts_to_train(flow), progress if processes.leads else False)
+        stack.callback(bars.close)
+        flow.to(processes.device)
+        shares = _Shares(flow, data, validation, config, processes, scratch)
+        train = train_jointly if _is_joint(flow) else train_locally
+        parts = train(flow, shares.train(), shares.validation(), Work(config, processes, record, bars))
+        flow.eval()
+        bits = _evaluate(flow, shares.validation(), processes)
+        result = None if folder is None else folder / "flow.safetensors"
+        if result is not None and processes.leads and (record.progressed or not result.exists()):
+            with record.writing():
+                save(flow, result)
+            record.log(done=True, validation_bits=bits)
+        processes.wait()
     return Fitted(flow, bits, parts)
 
 
@@ -153,11 +165,11 @@ class _Shares:
         data, index = self.sources[0]
         # The same number for every process, so that all take the same steps.
         count = len(index) // self.processes.count
-        return self._cache(data, index[self.processes.rank :: self.processes.count][:count], self.draws, "train-0")
+        return self._cache(data, index[self.processes.rank :: self.processes.count][:count], self.draws, "the data")
 
     def validation(self) -> Cache:
         data, index = self.sources[1]
-        return self._cache(data, index[self.processes.rank :: self.processes.count], 1, "validation-0")
+        return self._cache(data, index[self.processes.rank :: self.processes.count], 1, "the validation data")
 
     def _cache(self, data: Data, index: np.ndarray[Any, Any], draws: int, name: str) -> Cache:
         shape = tuple(_stored(data).shape[1:])
@@ -165,7 +177,7 @@ class _Shares:
         device = self.processes.device
         rows = draws * len(index)
         cache = Cache(rows, shape, flow.num_classes, device, config.memory_cap, self.folder, name, draws)
-        seed = 1 + 2 * config.seed + (name != "train-0")
+        seed = 1 + 2 * config.seed + (name != "the data")
         fill(cache, data, index, seed * self.processes.count + self.processes.rank)
         return cache
 
@@ -193,18 +205,48 @@ def _stored(data: Data) -> Tensor | np.ndarray[Any, Any]:
     return data.stored if isinstance(data, Redrawn) else data
 
 
-def _check(flow: Flow, data: Data, name: str) -> None:
+def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConfig) -> None:
+    """Refuses what cannot be trained, before anything is done."""
+    if not isinstance(flow, Flow):
+        hint = "; build() makes a flow of it" if isinstance(flow, FlowSpec) else ""
+        raise TypeError(f"the flow must be a Flow, but it is a {type(flow).__name__}{hint}")
+    if not isinstance(config, TrainingConfig):
+        raise TypeError(f"config must be a TrainingConfig, but it is a {type(config).__name__}")
+    _check_data(flow, data, "data", least=2 if validation is None else 1)
+    if validation is not None:
+        _check_data(flow, validation, "validation data", least=1)
+        shapes = tuple(_stored(data).shape[1:]), tuple(_stored(validation).shape[1:])
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"samples of the data have shape {shapes[0]}, those of the validation data {shapes[1]}")
+    owners: dict[int, int] = {}
+    for number, layer in enumerate(flow.layer_list()):
+        if isinstance(layer, Conditional):
+            first = owners.setdefault(id(layer.net), number)
+            if first != number:
+                raise ValueError(f"layers {first} and {number} share a net; each needs its own to be trained")
+    if all(part.frozen for part in flow.parts()):
+        warnings.warn("every part of this flow is frozen: nothing is trained; part.thaw() opens one", stacklevel=3)
+
+
+def _check_data(flow: Flow, data: Data, name: str, least: int) -> None:
     if not isinstance(data, Tensor | np.ndarray | Redrawn):
         raise TypeError(f"the {name} must be a tensor, an array or a Redrawn, but it is a {type(data).__name__}")
-    if len(data) < 2:
+    stored = _stored(data)
+    if stored.ndim < 2:
+        raise ValueError(f"the {name} must be symbols (samples, …), but its shape is {tuple(stored.shape)}")
+    if not isinstance(data, Redrawn) and isinstance(stored, np.ndarray) and stored.dtype.kind not in "iub":
+        raise TypeError(f"the {name} must hold integers 0…{flow.num_classes - 1}, but its dtype is {stored.dtype}")
+    if len(data) < least:
         raise ValueError(f"the {name} has {len(data)} samples: too few to train on")
-    flow.check_sample_shape(tuple(_stored(data).shape[1:]))
+    flow.check_sample_shape(tuple(stored.shape[1:]))
 
 
 def _fingerprint(data: Data) -> dict[str, Any]:
-    """What tells one data set from another: its size, and a checksum of some of its samples."""
+    """What tells one data set from another: its size, a checksum of some of its samples, and how it is redrawn."""
     stored = _stored(data)
     some = np.unique(np.linspace(0, len(stored) - 1, 64).astype(np.int64))
     sample = stored[torch.from_numpy(some)].cpu().numpy() if isinstance(stored, Tensor) else take(stored, some)
-    digest = hashlib.sha256(np.ascontiguousarray(sample).tobytes()).hexdigest()[:16]
-    return {"samples": len(stored), "shape": list(stored.shape[1:]), "some of it": digest}
+    plain = np.ascontiguousarray(sample, dtype=np.int64 if sample.dtype.kind in "iub" else sample.dtype)
+    digest = hashlib.sha256(plain.tobytes()).hexdigest()[:16]
+    drawn = {"drawn by": getattr(data.draw, "__qualname__", "")} if isinstance(data, Redrawn) else {}
+    return {"samples": len(stored), "shape": list(stored.shape[1:]), "some of it": digest, **drawn}

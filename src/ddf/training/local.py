@@ -37,6 +37,7 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
     parts = []
     for number, layer in enumerate(flow.layer_list()):
         facts: dict[str, Any] | None = None
+        new = False
         if isinstance(layer, Conditional) and not layer.frozen:
             finished = work.run.finished(number)
             if finished is None:
@@ -44,6 +45,7 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
                 task = Task(number, label, layer.net, classification_loss(layer))
                 facts = optimise(task, train, validation, work)
                 work.run.finish(number, layer.net.state_dict(), facts)
+                new = True
             else:
                 tensors, facts = finished
                 layer.net.load_state_dict(tensors)
@@ -52,12 +54,13 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
         start = time.monotonic()
         shape = layer.output_shape(train.shape)
         with torch.no_grad():
-            train = train.through(layer.carry, shape, f"train-{number + 1}")
-            validation = validation.through(layer.carry, shape, f"validation-{number + 1}")
+            train = train.through(layer.carry, shape)
+            validation = validation.through(layer.carry, shape)
         if facts is not None:
             facts["push_seconds"] = round(time.monotonic() - start, 3)
             parts.append(facts)
-            work.run.log(part=number, **facts)
+            if new:
+                work.run.log(part=number, **facts)
     if not flow.base.frozen:
         counts = work.processes.sum(flow.base.count(train.batches()))
         flow.base.set_counts(counts, work.config.smoothing).freeze()

@@ -90,23 +90,24 @@ def optimise(task: Task, train: Cache, validation: Cache, work: Work) -> dict[st
     batch_size = max(1, min(config.batch_size // processes.count, samples))
     steps = samples // batch_size
     weights: list[Tensor] = list(task.module.parameters())
+    stepper = make_stepper(task.loss, task.module, train, config, processes)  # all processes now have the same weights
     average = [weight.detach().clone() for weight in weights] if config.ema else weights
     best = [weight.detach().clone() for weight in weights]
-    stepper = make_stepper(task.loss, task.module, train, config, processes)
+    groups = {"weight": weights, "best": best} | ({"average": average} if config.ema else {})
     standing = Standing()
 
     kept = run.state(task.number)
     if kept is not None:
         tensors, facts = kept
         standing = Standing(**facts["standing"])
-        for name, group in (("weight", weights), ("average", average), ("best", best)):
+        for name, group in groups.items():
             for i, tensor in enumerate(group):
                 tensor.data.copy_(tensors[f"{name}.{i}"])
         stepper.load_moments({key: value for key, value in tensors.items() if key.startswith("adam.")})
 
     def keep_state() -> None:
         tensors = stepper.moments()
-        for name, group in (("weight", weights), ("average", average), ("best", best)):
+        for name, group in groups.items():
             tensors |= {f"{name}.{i}": tensor for i, tensor in enumerate(group)}
         standing.bits = float(stepper.bits)
         run.keep_state(task.number, tensors, {"standing": vars(standing)})
@@ -115,17 +116,18 @@ def optimise(task: Task, train: Cache, validation: Cache, work: Work) -> dict[st
         if not isfinite(bits):
             raise TrainingError(
                 f"{task.label}: the loss is {bits} in epoch {standing.epoch}; a lower learning rate may help "
-                f"(now {config.learning_rate})"
+                f"(now {config.learning_rate}; in the same run directory with change_settings=True)"
             )
         return bits
 
     stepper.bits.fill_(standing.bits)
     progress.begin(task.label, steps * config.max_epochs, standing.epoch * steps + standing.step)
     clock = last_state = last_shown = time.monotonic()
-    shown_step, shown_bits = standing.step, standing.bits
+    new_steps, new_bits = -standing.step, -standing.bits  # since figures were last shown, but for this epoch's
     try:
         while standing.epoch < config.max_epochs and standing.epoch - standing.best_epoch <= config.patience:
             order = _order(samples, config.seed, task.number, standing.epoch, processes.rank)
+            torch.manual_seed(_mixed(config.seed, task.number, standing.epoch, processes.rank))  # for nets with dropout
             order = (order + standing.epoch % train.draws * samples).to(train.device)
             while standing.step < steps:
                 done = standing.epoch * steps + standing.step
@@ -139,16 +141,16 @@ def optimise(task: Task, train: Cache, validation: Cache, work: Work) -> dict[st
                 now = time.monotonic()
                 if progress.due():
                     bits = float(stepper.bits)
-                    count = max(1, standing.step - shown_step)
+                    count = new_steps + standing.step
                     rate = count * batch_size * processes.count / max(1e-9, now - last_shown)
-                    progress.step(count, check((bits - shown_bits) / count), rate)
-                    shown_step, shown_bits, last_shown = standing.step, bits, now
+                    progress.step(count, check((new_bits + bits) / count), rate)
+                    new_steps, new_bits, last_shown = -standing.step, -bits, now
                 if now - last_state > _SECONDS_BETWEEN_STATES and run.writes:
                     standing.seconds += now - clock
                     keep_state()
                     clock = time.monotonic()
                     last_state = clock + 10 * (clock - now)  # saving is to take at most a tenth of the time
-            progress.step(standing.step - shown_step)
+            new_steps, new_bits = new_steps + steps, new_bits + float(stepper.bits)
             mean = check(float(processes.sum(stepper.bits.clone())) / (steps * processes.count))
             with _exchanged(weights, average):
                 bits = check(_validate(task, validation, processes))
@@ -158,7 +160,6 @@ def optimise(task: Task, train: Cache, validation: Cache, work: Work) -> dict[st
                         kept_best.copy_(weight.detach())
             standing.epoch, standing.step = standing.epoch + 1, 0
             stepper.bits.zero_()
-            shown_step, shown_bits = 0, 0.0
             run.log(part=task.number, layer=task.label, epoch=standing.epoch, train_bits=mean, validation_bits=bits)
             progress.validated(bits, standing.best)
     except KeyboardInterrupt:
@@ -207,10 +208,15 @@ def _exchanged(weights: list[Tensor], average: list[Tensor]) -> Iterator[None]:
 
 def _order(samples: int, *seeds: int) -> Tensor:
     """The order of the samples in an epoch: the same for the same seeds, on every device."""
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(_mixed(*seeds)))
+
+
+def _mixed(*seeds: int) -> int:
+    """One seed of several."""
     seed = 0
     for number in seeds:
         seed = (seed * 1_000_003 + number) % (1 << 62)
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+    return seed
 
 
 def _rate(config: TrainingConfig, done: int, total: int) -> float:

@@ -2,6 +2,8 @@
 
 __all__ = ["Processes"]
 
+import atexit
+import hashlib
 import os
 from dataclasses import dataclass
 
@@ -33,6 +35,10 @@ class Processes:
             device: Where to compute; a GPU if there is one and None is said. Several processes take one GPU each.
         """
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                f"device={str(chosen)!r}, but PyTorch sees no GPU here; take 'cpu', or None for what there is"
+            )
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count == 1:
             return cls(0, 1, chosen)
@@ -41,6 +47,7 @@ class Processes:
             torch.cuda.set_device(chosen)
         if not dist.is_initialized():
             dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+            atexit.register(dist.destroy_process_group)
         return cls(dist.get_rank(), dist.get_world_size(), chosen)
 
     @property
@@ -52,7 +59,7 @@ class Processes:
         """A module whose gradients are averaged over all processes."""
         if self.count == 1:
             return module
-        return DistributedDataParallel(module, broadcast_buffers=False)
+        return DistributedDataParallel(module)
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
@@ -60,6 +67,12 @@ class Processes:
             values = values.to(self.device)
             dist.all_reduce(values)
         return values
+
+    def agree(self, text: str) -> bool:
+        """Whether all processes say the same, as far as this one sees; if not, some of them see it."""
+        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+        # Where they differ, the mean is not that of the largest, and not that of the smallest.
+        return int(self.sum(torch.tensor(number, device=self.device))) == number * self.count
 
     def wait(self) -> None:
         """Waits until all processes are here."""
