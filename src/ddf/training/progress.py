@@ -74,5 +74,5 @@ class Progress:
 def _bar(total: int, label: str, **options: Any) -> Any:
     from tqdm import tqdm
 
-    layout = "{desc}{percentage:3.0f}%|{bar:8}| {elapsed}<{remaining}{postfix}"
+    layout = "{desc}{percentage:3.0f}%|{bar:5}| {elapsed}<{remaining}{postfix}"
     return tqdm(bar_format=layout, total=total, desc=f"{label:<20}", dynamic_ncols=True, file=sys.stderr, **options)
