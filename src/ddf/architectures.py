@@ -1,8 +1,10 @@
 """The paper's architectures (appendices C and D), each a few lines of plain data."""
 
-__all__ = ["binary_mnist", "cityscapes", "eight_gaussians"]
+__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_order"]
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
 
 from ddf.spec import (
     DenoisingCouplingSpec,
@@ -18,13 +20,16 @@ from ddf.spec import (
 )
 
 
-def eight_gaussians(coupling: str = "denoising", couplings: int = 1, net: NetSpec | None = None) -> FlowSpec:
+def eight_gaussians(
+    coupling: str = "denoising", couplings: int = 1, net: NetSpec | None = None, scale: bool = True
+) -> FlowSpec:
     """Vectors of two symbols of 91 classes, one coupling: the toy of the paper.
 
     Arguments:
         coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow.
         couplings: The number of couplings; the paper has one. Each next one transforms the other symbol.
         net: Another net than the paper's MLP.
+        scale: Whether modular couplings scale as well as shift.
 
     Example:
         >>> eight_gaussians(couplings=2).build()
@@ -39,12 +44,16 @@ def eight_gaussians(coupling: str = "denoising", couplings: int = 1, net: NetSpe
     layers: list[LayerSpec] = []
     for i in range(couplings):
         layers += [ShuffleSpec(permutation=(1, 0))] if i else []
-        layers += [_coupling(coupling, net or MLPSpec(), top=91)]
+        layers += [_coupling(coupling, net or MLPSpec(), top=91, scale=scale)]
     return FlowSpec(num_classes=91, shape=(2,), layers=tuple(layers))
 
 
 def binary_mnist(
-    coupling: str = "denoising", split_priors: bool = True, factor_out: str = "b", net: NetSpec | None = None
+    coupling: str = "denoising",
+    split_priors: bool = True,
+    factor_out: str = "b",
+    net: NetSpec | None = None,
+    shuffles: str = "random",
 ) -> FlowSpec:
     """Maps of 28 × 28 binary symbols, four couplings.
 
@@ -53,6 +62,7 @@ def binary_mnist(
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: Another net than the paper's DenseNet of 8 blocks.
+        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_order`.
     """
     return _multiscale(
         num_classes=2,
@@ -62,6 +72,7 @@ def binary_mnist(
         coupling=coupling,
         factor_out=factor_out if split_priors else None,
         net=net or DenseNetSpec(blocks=8),
+        shuffles=shuffles,
     )
 
 
@@ -71,6 +82,7 @@ def cityscapes(
     factor_out: str = "b",
     net: NetSpec | None = None,
     top: int = 4,
+    shuffles: str = "random",
 ) -> FlowSpec:
     """Maps of 32 × 64 symbols of 8 classes: six couplings with split priors, five without.
 
@@ -80,6 +92,7 @@ def cityscapes(
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: Another net than the paper's DenseNet of 15 blocks.
         top: How many classes each coupling sorts, but for the last, which sorts all: the paper's h.
+        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_order`.
     """
     return _multiscale(
         num_classes=8,
@@ -89,6 +102,7 @@ def cityscapes(
         coupling=coupling,
         factor_out=factor_out if split_priors else None,
         net=net or DenseNetSpec(blocks=15),
+        shuffles=shuffles,
     )
 
 
@@ -100,23 +114,74 @@ def _multiscale(
     coupling: str,
     factor_out: str | None,
     net: NetSpec,
+    shuffles: str,
 ) -> FlowSpec:
     """For each number in `couplings`: a squeeze, then so many times {shuffle, coupling, split prior if any}."""
+    if shuffles not in ("random", "lattice"):
+        raise ValueError(f"shuffles={shuffles!r}, but it must be 'random' or 'lattice'")
     layers: list[LayerSpec] = []
     number, last = 0, sum(couplings) - 1
+    channels = [Channel(0, 0)]
+    cell = 1
     for count in couplings:
         layers += [SqueezeSpec()]
+        offsets = [(i, j) for i in (0, cell) for j in (0, cell)]
+        channels = [replace(c, row=c.row + i, column=c.column + j) for c in channels for i, j in offsets]
+        cell *= 2
         for _ in range(count):
-            layers += [ShuffleSpec(seed=number)]
+            order = lattice_order(channels)
+            layers += [ShuffleSpec(seed=number) if shuffles == "random" else ShuffleSpec(permutation=tuple(order))]
             layers += [_coupling(coupling, net, top=num_classes if number == last else top)]
             layers += [] if factor_out is None else [SplitPriorSpec(net, factor_out)]
             number += 1
+            kept, moved = order[: len(order) // 2], order[len(order) // 2 :]
+            if factor_out is None:
+                transformed = [replace(channels[i], transformed=channels[i].transformed + 1) for i in moved]
+                channels = [*(channels[i] for i in kept), *transformed]
+            else:
+                channels = [channels[i] for i in (kept if factor_out == "b" else moved)]
     return FlowSpec(num_classes, shape, tuple(layers))
 
 
-def _coupling(kind: str, net: NetSpec, top: int) -> LayerSpec:
+@dataclass(frozen=True)
+class Channel:
+    """Where in its cell of pixels a channel comes from, and how often couplings have transformed it."""
+
+    row: int
+    column: int
+    transformed: int = 0
+
+
+def lattice_order(channels: Sequence[Channel]) -> list[int]:
+    """The order of channels that gives a coupling most to predict from, and most to predict.
+
+    The pixels that no coupling has transformed yet lie on a lattice. Every other of them is predicted, like the fields
+    of a chessboard, so that each has its nearest neighbours among those that are given; those form a lattice again,
+    turned by 45 degrees. Of the others, the least transformed are predicted. (A random order as often as not asks for
+    what is transformed already, or predicts from it.)
+
+    Returns:
+        The numbers of the channels that are given, then those of as many channels to predict.
+
+    Example:
+        >>> lattice_order([Channel(0, 0), Channel(0, 1), Channel(1, 0), Channel(1, 1)])
+        [0, 3, 1, 2]
+    """
+    raw = [i for i, channel in enumerate(channels) if not channel.transformed]
+    step = gcd(*(channels[i].row for i in raw), *(channels[i].column for i in raw)) or 1
+    fields = {i: (channels[i].row + channels[i].column) // step % 2 for i in raw}
+    if len(set(fields.values())) == 1:  # a turned lattice: every other row of it
+        fields = {i: channels[i].row // step % 2 for i in raw}
+    others = sorted(set(range(len(channels))) - set(raw), key=lambda i: (channels[i].transformed, i))
+    moved = [i for i in raw if fields[i]]
+    moved += others[: len(channels) // 2 - len(moved)]
+    given = [i for i in range(len(channels)) if i not in moved]
+    return given + moved
+
+
+def _coupling(kind: str, net: NetSpec, top: int, scale: bool = True) -> LayerSpec:
     if kind == "denoising":
         return DenoisingCouplingSpec(net, top)
     if kind == "modular":
-        return ModularCouplingSpec(net)
+        return ModularCouplingSpec(net, scale)
     raise ValueError(f"coupling={kind!r}, but it must be 'denoising' or 'modular'")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddf.data.classes import classes_from_plain
 from ddf.flow import Flow
 from ddf.layers import Shuffle
 from ddf.spec import FlowSpec, describe, from_plain, to_plain
@@ -34,7 +35,11 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
     """
     tensors = flow.state_dict()
     _check_finite(tensors, "the flow was not saved")
-    header = {"spec": to_plain(describe(flow)), "frozen": [layer.frozen for layer in flow.parts()]}
+    header = {
+        "spec": to_plain(describe(flow)),
+        "frozen": [layer.frozen for layer in flow.parts()],
+        "classes": None if flow.classes is None else flow.classes.to_plain(),
+    }
     write_tensors(Path(path), tensors, header)
 
 
@@ -66,6 +71,10 @@ def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
         raise ValueError(f"its spec is a {type(spec).__name__}")
     flow = spec.build().eval()
     flow.load_state_dict(tensors, assign=True)  # in the dtypes of the file
+    if header.get("classes") is not None:
+        flow.classes = classes_from_plain(header["classes"])
+        if flow.classes.num_classes != flow.num_classes:
+            raise ValueError(f"it names {flow.classes.num_classes} classes, but the flow has {flow.num_classes}")
     for part, frozen in zip(flow.parts(), header["frozen"], strict=True):
         if isinstance(part, Shuffle):
             part.check()

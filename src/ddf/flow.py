@@ -20,6 +20,7 @@ from ddf.prior import FactorizedCategorical
 from ddf.symbols import check_symbols, one_hot
 
 if TYPE_CHECKING:
+    from ddf.data.classes import Classes, Columns
     from ddf.spec import FlowSpec
 
 
@@ -59,6 +60,8 @@ class Flow(nn.Module):
         base: The distribution of what the last layer leaves.
         shape: (channels, *spatial) of one sample, (D,) for a vector. None stands for any spatial size.
 
+    What the symbols stand for, if that is known, is in its attribute `classes`, which goes into its file as well.
+
     Example:
         >>> from ddf import architectures
         >>> flow = architectures.eight_gaussians().build(seed=0)
@@ -81,6 +84,7 @@ class Flow(nn.Module):
         self.shape = tuple(shape)
         check_size("Flow", **{f"shape[{i}]": size for i, size in enumerate(shape) if size is not None})
         self.num_classes = base.num_classes
+        self.classes: Classes | Columns | None = None
         for i, layer in enumerate(self.layer_list()):
             if isinstance(layer, Conditional) and layer.num_classes != self.num_classes:
                 raise ValueError(

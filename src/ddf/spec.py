@@ -77,9 +77,10 @@ class MLPSpec(NetSpec, builds=MLP):
 
     hidden: int = 256
     layers: int = 4
+    activation: str = "relu"
 
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> MLP:
-        return MLP(num_classes, _channels(given), _channels(predicted), hidden=self.hidden, layers=self.layers)
+        return MLP(num_classes, _channels(given), _channels(predicted), self.hidden, self.layers, self.activation)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Pictures."""
 
-__all__ = ["pair_histograms"]
+__all__ = ["learning_curves", "map_grids", "pair_histograms"]
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,5 +41,74 @@ def pair_histograms(samples: Mapping[str, Tensor], num_classes: int, path: str |
         axes.set_xticks([0, num_classes // 2, num_classes - 1])
         axes.set_yticks([0, num_classes // 2, num_classes - 1])
         axes.tick_params(labelsize=8)
+    _save(figure, path)
+
+
+def map_grids(
+    maps: Mapping[str, np.ndarray[Any, Any]],
+    colors: Sequence[tuple[int, int, int]],
+    path: str | PathLike[str],
+    names: Sequence[str] = (),
+    columns: int = 4,
+) -> None:
+    """Draws grids of label maps side by side, in the colours of their classes.
+
+    Arguments:
+        maps: Title → symbols (samples, 1, height, width).
+        colors: Red, green and blue of each class, from 0 to 255.
+        path: The picture to write, a PNG.
+        names: What the classes are called, for a legend; none for no legend.
+        columns: How many maps stand beside each other in a grid.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    first = next(iter(maps.values()))
+    rows = -(-max(len(group) for group in maps.values()) // columns)
+    height, width = first.shape[-2:]
+    inches = 3.6 * len(maps), 3.6 * rows * (height + 2) / (columns * (width + 2)) + (0.9 if names else 0.45)
+    figure = Figure(figsize=inches, layout="constrained")
+    table = np.array([*colors, (255, 255, 255)], dtype=np.uint8)
+    for axes, (title, group) in zip(figure.subplots(1, len(maps), squeeze=False)[0], maps.items(), strict=True):
+        sheet = np.full((rows * (height + 2) - 2, columns * (width + 2) - 2), len(colors), dtype=np.int64)
+        for i, part in enumerate(group[: rows * columns]):
+            row, column = i // columns * (height + 2), i % columns * (width + 2)
+            sheet[row : row + height, column : column + width] = part[0]
+        axes.imshow(table[sheet], interpolation="nearest")
+        axes.set_title(title, fontsize=10)
+        axes.axis("off")
+    if names:
+        patches = [
+            Patch(facecolor=(red / 255, green / 255, blue / 255), edgecolor="grey", label=name)
+            for name, (red, green, blue) in zip(names, colors, strict=True)
+        ]
+        figure.legend(handles=patches, loc="outside lower center", ncols=len(names), fontsize=8, frameon=False)
+    _save(figure, path)
+
+
+def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: str | PathLike[str]) -> None:
+    """Draws validation figures by epoch, a panel for each model.
+
+    Arguments:
+        curves: Title of a panel → name of a net → its bits by epoch.
+        path: The picture to write, a PNG.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * len(curves), 3.6), layout="constrained")
+    styles = ("-", "--", "-.", ":")
+    for axes, (title, group) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
+        for number, (name, values) in enumerate(group.items()):
+            axes.plot(range(1, len(values) + 1), values, styles[number % 4], linewidth=1.2, label=name)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("epoch", fontsize=9)
+        axes.set_ylabel("validation bits per predicted symbol", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, ncols=1 + (len(group) > 6))
+    _save(figure, path)
+
+
+def _save(figure: Any, path: str | PathLike[str]) -> None:
     with atomic_write(Path(path)) as temporary:
         figure.savefig(temporary, format="png", dpi=130)

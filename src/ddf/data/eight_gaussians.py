@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ddf.data.classes import Classes
+from ddf.data.dataset import DataSet
 from ddf.permutation import argsort_top
 
 
@@ -46,6 +48,23 @@ class EightGaussians:
         noise = torch.randn(n, 2, generator=generator, dtype=torch.float64)
         points = (cls._means()[which] + cls._DEVIATION * noise).clamp(-cls._EDGE, cls._EDGE)
         return ((points * cls._BINS_PER_UNIT).round() + 45).to(torch.uint8)
+
+    @classmethod
+    def data_set(cls, train: int = 200_000, validation: int = 20_000, test: int = 100_000, seed: int = 0) -> DataSet:
+        """Disjoint draws to train, validate and test on; the test set is the same for every seed.
+
+        Arguments:
+            train: How many pairs to train on.
+            validation: How many to validate on.
+            test: How many to test on.
+            seed: Draws the first two.
+        """
+        splits = {
+            "train": cls.sample(train, seed=1_000 + 2 * seed),
+            "validation": cls.sample(validation, seed=1_001 + 2 * seed),
+            "test": cls.sample(test, seed=999_983),
+        }
+        return DataSet("eight Gaussians", Classes.plain(cls.num_classes), splits)
 
     @classmethod
     def probabilities(cls) -> Tensor:

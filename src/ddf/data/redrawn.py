@@ -2,7 +2,7 @@
 
 __all__ = ["Redrawn"]
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ class Redrawn:
         stored: What is stored, (samples, …): grey values, or maps that may be flipped. A tensor, or an array, which may
             be mapped from disk.
         draw: Makes symbols of a batch of it, a tensor, sample by sample: `draw(batch, generator)`.
+        shape: The shape of one sample that is drawn, where it is not that of a stored one.
 
     Example:
         >>> grey = torch.randint(256, (100, 1, 28, 28), dtype=torch.uint8)
@@ -28,7 +29,10 @@ class Redrawn:
     """
 
     def __init__(
-        self, stored: Tensor | np.ndarray[Any, Any], draw: Callable[[Tensor, torch.Generator], Tensor]
+        self,
+        stored: Tensor | np.ndarray[Any, Any],
+        draw: Callable[[Tensor, torch.Generator], Tensor],
+        shape: Sequence[int] | None = None,
     ) -> None:
         if not isinstance(stored, Tensor | np.ndarray) or stored.ndim < 1:
             raise TypeError(
@@ -36,6 +40,7 @@ class Redrawn:
             )
         self.stored = stored
         self.draw = draw
+        self.shape = tuple(stored.shape[1:]) if shape is None else tuple(shape)
 
     def __len__(self) -> int:
         return len(self.stored)

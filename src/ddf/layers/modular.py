@@ -66,13 +66,20 @@ class ModularCoupling(Conditional):
 
     def forward(self, x: Tensor, emit: Emit) -> Tensor:
         x_a, x_b = self.split(x)
-        location, which = self._choose(x_a)
+        return self._transform(x_a, x_b, self.decide(x_a))
+
+    def carry(self, x: Tensor) -> Tensor:
+        x_a, x_b = self.partition.split(x)
+        return self._transform(x_a, x_b, self.predict(x_a))
+
+    def _transform(self, x_a: Tensor, x_b: Tensor, logits: Tensor) -> Tensor:
+        location, which = self._choose(logits)
         z_b = x_b.long() if which is None else x_b * self.scales[which]
         return self.partition.merge(x_a, ((z_b + location) % self.num_classes).to(x_a.dtype))
 
     def inverse(self, z: Tensor, draw: Draw) -> Tensor:
         x_a, z_b = self.split(z)
-        location, which = self._choose(x_a)
+        location, which = self._choose(self.decide(x_a))
         x_b = z_b - location
         if which is not None:
             x_b = x_b * self.inverse_scales[which]
@@ -95,9 +102,9 @@ class ModularCoupling(Conditional):
         location, scale = logits.chunk(2, dim=2)
         return location, scale.index_select(1, self.scales)
 
-    def _choose(self, x_a: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """The location, and the number of the scale among the coprime ones."""
-        location, scale = self._location_and_scale(self.decide(x_a))
+        location, scale = self._location_and_scale(logits)
         return location.argmax(dim=1), None if scale is None else scale.argmax(dim=1)
 
     def _straight_through(self, logits: Tensor) -> Tensor:

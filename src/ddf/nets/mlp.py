@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from ddf.nets.net import Net, Shape, check_size, pad_width, start_at_zero
 
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
 
 class MLP(Net):
     """A multi-layer perceptron on vectors of symbols: the paper's net for the eight Gaussians.
@@ -21,6 +23,9 @@ class MLP(Net):
         out_channels: How many symbols to predict.
         hidden: The width of the hidden layers.
         layers: The number of linear layers, 2 at least.
+        activation: `"relu"`, as in the paper, or `"tanh"`: then the features of an untrained net are as often negative
+            as positive, so that training tells inputs apart before it agrees on what is common to all of them.
+            Discrete Flows need that.
 
     Example:
         >>> net = MLP(num_classes=91, in_channels=1, out_channels=1)
@@ -29,18 +34,33 @@ class MLP(Net):
     """
 
     def __init__(
-        self, num_classes: int, in_channels: int, out_channels: int, hidden: int = 256, layers: int = 4
+        self,
+        num_classes: int,
+        in_channels: int,
+        out_channels: int,
+        hidden: int = 256,
+        layers: int = 4,
+        activation: str = "relu",
     ) -> None:
         super().__init__(num_classes, in_channels, out_channels)
         check_size("MLP", hidden=hidden, layers=layers)
         if layers < 2:
             raise ValueError(f"MLP: layers={layers}, but it takes at least 2")
+        if activation not in _ACTIVATIONS:
+            raise ValueError(f"MLP: activation={activation!r}, but it must be one of {', '.join(_ACTIVATIONS)}")
         self.hidden = hidden
         self.layers = layers
+        self.activation = activation
         widths = [self.in_planes] + [pad_width(hidden)] * (layers - 1)
         self.stack = nn.Sequential()
         for wide, next_wide in itertools.pairwise(widths):
-            self.stack.extend([nn.Linear(wide, next_wide), nn.ReLU()])
+            self.stack.extend([nn.Linear(wide, next_wide), _ACTIVATIONS[activation]()])
+        if activation == "tanh":
+            # One-hot vectors pick one column per symbol: so many terms add up in the first layer, not `in_planes`.
+            linear = [layer for layer in self.stack if isinstance(layer, nn.Linear)]
+            for terms, layer in zip([in_channels] + [pad_width(hidden)] * (layers - 2), linear, strict=True):
+                nn.init.normal_(layer.weight, std=terms**-0.5)
+                nn.init.zeros_(layer.bias)
         self.stack.append(start_at_zero(nn.Linear(widths[-1], self.out_planes)))
 
     def body(self, planes: Tensor) -> Tensor:
@@ -53,4 +73,5 @@ class MLP(Net):
         return (self.out_channels,)
 
     def extra_repr(self) -> str:
-        return f"hidden={self.hidden}, layers={self.layers}"
+        activation = "" if self.activation == "relu" else f", activation={self.activation!r}"
+        return f"hidden={self.hidden}, layers={self.layers}{activation}"

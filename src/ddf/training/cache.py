@@ -1,6 +1,6 @@
 """The data as the frozen layers leave it."""
 
-__all__ = ["Cache", "Data", "fill", "take"]
+__all__ = ["Cache", "fill", "take"]
 
 import errno
 import mmap
@@ -13,12 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddf.data.dataset import Data
 from ddf.data.redrawn import Redrawn
 from ddf.layers.layer import Shape
 from ddf.symbols import check_symbols, smallest_dtype
-
-Data = Tensor | np.ndarray[Any, Any] | Redrawn
-"""What can be trained on: symbols (samples, channels, *spatial), in memory or mapped from disk, or redrawn ones."""
 
 _CHUNK = 4096  # samples that are read or drawn at a time
 

@@ -14,6 +14,7 @@ class TrainingConfig:
     Arguments:
         batch_size: Samples per step, over all processes together.
         learning_rate: Adam's.
+        base_learning_rate: Adam's for the base, where that is trained with the layers; None for the same.
         max_epochs: The most passes over the data that any layer gets.
         patience: Stop a layer after so many epochs without a lower validation figure.
         ema: Decay of an exponential moving average of the weights, which is then what is validated and kept; None for
@@ -30,6 +31,7 @@ class TrainingConfig:
 
     batch_size: int = 64
     learning_rate: float = 1e-3
+    base_learning_rate: float | None = None
     max_epochs: int = 100
     patience: int = 10
     ema: float | None = None
@@ -50,7 +52,9 @@ class TrainingConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name}={value!r}, but it must be an integer of {least} at least")
-        for name in ("learning_rate", "smoothing"):
+        for name in ("learning_rate", "smoothing", "base_learning_rate"):
+            if name == "base_learning_rate" and self.base_learning_rate is None:
+                continue
             if not 0 < _number(self, name) < inf:
                 raise ValueError(f"{name}={getattr(self, name)!r}, but it must be positive and finite")
         if self.ema is not None and not 0 < _number(self, "ema") < 1:

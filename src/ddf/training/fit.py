@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from ddf.checkpoint import save
+from ddf.data.dataset import Data, DataSet
 from ddf.data.redrawn import Redrawn
 from ddf.flow import Flow
 from ddf.layers import Conditional, ModularCoupling
 from ddf.spec import FlowSpec, describe, to_plain
-from ddf.training.cache import Cache, Data, fill, take
+from ddf.training.cache import Cache, fill, take
 from ddf.training.config import PAPER, TrainingConfig
 from ddf.training.joint import train_jointly
 from ddf.training.local import train_locally
@@ -49,7 +50,7 @@ class Fitted:
 
 def fit(
     flow: Flow,
-    data: Data,
+    data: Data | DataSet,
     validation: Data | None = None,
     config: TrainingConfig = PAPER,
     run: str | PathLike[str] | None = None,
@@ -72,7 +73,8 @@ def fit(
 
     Arguments:
         flow: The flow, which is trained in place.
-        data: Symbols (samples, *shape): a tensor, an array (which may be mapped from disk), or a `Redrawn`.
+        data: Symbols (samples, *shape): a tensor, an array (which may be mapped from disk), or a `Redrawn`; or a
+            `DataSet`, whose training and validation splits are taken and whose classes become the flow's.
         validation: More of them, to validate on; else a part of `data` is held out.
         config: How to train.
         run: A directory to keep everything in. Called again with the same arguments after an interruption, training
@@ -91,6 +93,11 @@ def fit(
         >>> fitted.validation_bits < 5.5
         True
     """
+    if isinstance(data, DataSet):
+        if isinstance(flow, Flow):
+            flow.classes = data.classes
+        validation = data.splits.get("validation") if validation is None else validation
+        data = data["train"]
     _check(flow, data, validation, config)
     if tensorboard and run is None:
         raise ValueError("tensorboard=True needs a run directory to write into")
@@ -172,7 +179,7 @@ class _Shares:
         return self._cache(data, index[self.processes.rank :: self.processes.count], 1, "the validation data")
 
     def _cache(self, data: Data, index: np.ndarray[Any, Any], draws: int, name: str) -> Cache:
-        shape = tuple(_stored(data).shape[1:])
+        shape = _sample_shape(data)
         flow, config = self.flow, self.config
         device = self.processes.device
         rows = draws * len(index)
@@ -205,6 +212,10 @@ def _stored(data: Data) -> Tensor | np.ndarray[Any, Any]:
     return data.stored if isinstance(data, Redrawn) else data
 
 
+def _sample_shape(data: Data) -> tuple[int, ...]:
+    return data.shape if isinstance(data, Redrawn) else tuple(data.shape[1:])
+
+
 def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConfig) -> None:
     """Refuses what cannot be trained, before anything is done."""
     if not isinstance(flow, Flow):
@@ -215,7 +226,7 @@ def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConf
     _check_data(flow, data, "data", least=2 if validation is None else 1)
     if validation is not None:
         _check_data(flow, validation, "validation data", least=1)
-        shapes = tuple(_stored(data).shape[1:]), tuple(_stored(validation).shape[1:])
+        shapes = _sample_shape(data), _sample_shape(validation)
         if shapes[0] != shapes[1]:
             raise ValueError(f"samples of the data have shape {shapes[0]}, those of the validation data {shapes[1]}")
     owners: dict[int, int] = {}
@@ -232,13 +243,13 @@ def _check_data(flow: Flow, data: Data, name: str, least: int) -> None:
     if not isinstance(data, Tensor | np.ndarray | Redrawn):
         raise TypeError(f"the {name} must be a tensor, an array or a Redrawn, but it is a {type(data).__name__}")
     stored = _stored(data)
-    if stored.ndim < 2:
+    if not _sample_shape(data):
         raise ValueError(f"the {name} must be symbols (samples, …), but its shape is {tuple(stored.shape)}")
     if not isinstance(data, Redrawn) and isinstance(stored, np.ndarray) and stored.dtype.kind not in "iub":
         raise TypeError(f"the {name} must hold integers 0…{flow.num_classes - 1}, but its dtype is {stored.dtype}")
     if len(data) < least:
         raise ValueError(f"the {name} has {len(data)} samples: too few to train on")
-    flow.check_sample_shape(tuple(stored.shape[1:]))
+    flow.check_sample_shape(_sample_shape(data))
 
 
 def _fingerprint(data: Data) -> dict[str, Any]:

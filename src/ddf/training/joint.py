@@ -2,9 +2,11 @@
 
 __all__ = ["train_jointly"]
 
+from collections.abc import Iterator
 from math import log, prod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ddf.flow import Flow
@@ -37,7 +39,7 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
     if finished is None:
         if not flow.base.logits.any():
             # Untrained couplings do nothing: the best base to begin with is that of the data itself.
-            counts = work.processes.sum(flow.base.count(flow.encode(batch).parts[-1] for batch in train.batches()))
+            counts = work.processes.sum(flow.base.count(_carried(flow, train)))
             flow.base.set_counts(counts, work.config.smoothing)
         task = Task(0, "all layers", Relaxed(flow), loss)
         facts = optimise(task, train, validation, work)
@@ -51,3 +53,17 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
     train.drop()
     validation.drop()
     return [facts]
+
+
+@torch.no_grad()
+def _carried(flow: Flow, train: Cache) -> Iterator[Tensor]:
+    """What the layers leave of the first look at every sample."""
+    left = len(train) // train.draws
+    for batch in train.batches(512):
+        z = batch[:left]
+        if not len(z):
+            return
+        left -= len(z)
+        for layer in flow.layer_list():
+            z = layer.carry(z)
+        yield z

@@ -19,6 +19,7 @@ from ddf.tensorfile import DamagedFileError, read_tensors, write_tensors
 _CHANGEABLE = (
     "training.batch_size",
     "training.learning_rate",
+    "training.base_learning_rate",
     "training.max_epochs",
     "training.patience",
     "training.ema",

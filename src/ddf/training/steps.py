@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddf.prior import FactorizedCategorical
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
 from ddf.training.processes import Processes
@@ -43,12 +44,20 @@ class Stepper:
         if bfloat16:
             # Without the cache of cast weights, which a captured graph would go on using.
             self.autocast = lambda: torch.autocast(processes.device.type, torch.bfloat16, cache_enabled=False)
-        rate: Any = config.learning_rate
+        base = config.base_learning_rate or config.learning_rate
+        groups: dict[float, list[nn.Parameter]] = {}  # by the factor on the learning rate
+        for part in module.modules():
+            factor = base / config.learning_rate if isinstance(part, FactorizedCategorical) else 1.0
+            groups.setdefault(factor, []).extend(part.parameters(recurse=False))
+        self.factors = list(groups)
         if self.cuda or prod(train.shape[1:]) >= _PIXELS_FOR_CHANNELS_LAST:
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        rates: list[Any] = [config.learning_rate * factor for factor in self.factors]
         if self.cuda:
-            rate = torch.tensor(rate, device=processes.device)
-        self.adam = torch.optim.Adam(module.parameters(), lr=rate, fused=True, capturable=self.cuda)
+            rates = [torch.tensor(rate, device=processes.device) for rate in rates]
+        options = [{"params": group, "lr": rate} for group, rate in zip(groups.values(), rates, strict=True)]
+        self.adam = torch.optim.Adam(options, fused=True, capturable=self.cuda)
+        self._rate = -1.0
         self.bits = torch.zeros((), dtype=torch.float32, device=processes.device)
 
     def step(self, index: Tensor) -> None:
@@ -65,13 +74,14 @@ class Stepper:
 
     def set_rate(self, rate: float) -> None:
         """Changes the learning rate."""
-        group = self.adam.param_groups[0]
-        if self.cuda:
-            if rate != getattr(self, "_rate", None):
-                group["lr"].fill_(rate)
-                self._rate = rate
-        else:
-            group["lr"] = rate
+        if rate == self._rate:
+            return
+        self._rate = rate
+        for group, factor in zip(self.adam.param_groups, self.factors, strict=True):
+            if self.cuda:
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
 
     def moments(self) -> dict[str, Tensor]:
         """Adam's memory, by name."""

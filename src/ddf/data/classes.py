@@ -1,0 +1,126 @@
+"""What the symbols of a data set stand for."""
+
+__all__ = ["Classes", "Columns", "classes_from_plain"]
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Color = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Which integer each class stands for in the data as it was found, and what to call and how to paint it.
+
+    Arguments:
+        values: The integer that class 0, 1, … stands for.
+        names: What they are called; none, or one each.
+        colors: How they are painted, red, green, blue from 0 to 255; none, or one each.
+
+    Example:
+        >>> classes = Classes(values=(0, 7, 255), names=("background", "cat", "unknown"))
+        >>> classes.to_symbols(np.array([[255, 0], [7, 7]]))
+        array([[2, 0],
+               [1, 1]], dtype=uint8)
+        >>> classes.to_values(np.array([2, 0], dtype=np.uint8))
+        array([255,   0])
+    """
+
+    values: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    colors: tuple[Color, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.values or len(set(self.values)) != len(self.values):
+            raise ValueError(f"Classes: values={self.values}, but they must be different integers, one at least")
+        for name in ("names", "colors"):
+            if getattr(self, name) and len(getattr(self, name)) != len(self.values):
+                raise ValueError(f"Classes: {len(getattr(self, name))} {name} for {len(self.values)} values")
+
+    @classmethod
+    def plain(cls, num_classes: int, **others: Any) -> "Classes":
+        """Classes that stand for 0 … K − 1."""
+        return cls(tuple(range(num_classes)), **others)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes K."""
+        return len(self.values)
+
+    def to_symbols(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The symbols 0 … K − 1 of integers as they are found in the data, in the smallest dtype."""
+        order = np.argsort(self.values)
+        ascending = np.asarray(self.values, dtype=np.int64)[order]
+        place = np.searchsorted(ascending, values).clip(max=len(ascending) - 1)
+        unknown = ascending[place] != values
+        if unknown.any():
+            raise ValueError(f"the value {values[unknown].flat[0]} is none of the {self.num_classes} known classes")
+        dtype = np.uint8 if self.num_classes <= 256 else np.int32
+        return order[place].astype(dtype)
+
+    def to_values(self, symbols: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The integers that symbols stand for."""
+        return np.asarray(self.values, dtype=np.int64)[symbols]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        return {
+            "values": list(self.values),
+            "names": list(self.names),
+            "colors": [list(color) for color in self.colors],
+        }
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table, each with texts of its own.
+
+    Arguments:
+        names: What the columns are called.
+        values: The text that class 0, 1, … of each column stands for.
+
+    Example:
+        >>> columns = Columns(names=("sex", "embarked"), values=(("female", "male"), ("C", "Q", "S")))
+        >>> columns.num_classes
+        3
+        >>> columns.to_symbols([["male", "C"]])
+        array([[1, 0]], dtype=uint8)
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes K: that of the column with most."""
+        return max(len(column) for column in self.values)
+
+    def to_symbols(self, rows: list[list[str]]) -> np.ndarray[Any, Any]:
+        """The symbols of rows of texts."""
+        tables = [{text: i for i, text in enumerate(column)} for column in self.values]
+        try:
+            symbols = [[table[text] for table, text in zip(tables, row, strict=True)] for row in rows]
+        except KeyError as error:
+            raise ValueError(f"the text {error.args[0]!r} is none of the known ones in its column") from None
+        return np.array(symbols, dtype=np.uint8 if self.num_classes <= 256 else np.int32).reshape(-1, len(tables))
+
+    def to_values(self, symbols: np.ndarray[Any, Any]) -> list[list[str]]:
+        """The texts that symbols stand for. A symbol that its column does not have becomes an empty text."""
+        return [
+            [column[symbol] if symbol < len(column) else "" for column, symbol in zip(self.values, row, strict=True)]
+            for row in symbols.tolist()
+        ]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        return {"columns": list(self.names), "values": [list(column) for column in self.values]}
+
+
+def classes_from_plain(plain: dict[str, Any]) -> Classes | Columns:
+    """Undoes `to_plain`."""
+    if "columns" in plain:
+        return Columns(tuple(plain["columns"]), tuple(tuple(column) for column in plain["values"]))
+    colors = tuple((color[0], color[1], color[2]) for color in plain["colors"])
+    return Classes(tuple(plain["values"]), tuple(plain["names"]), colors)

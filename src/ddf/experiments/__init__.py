@@ -1,0 +1,7 @@
+"""The paper's table and figures: presets, runs, the report."""
+
+__all__ = ["EXPERIMENTS", "ROWS", "Experiment", "Row", "collect", "run_experiment", "write_report"]
+
+from ddf.experiments.presets import EXPERIMENTS, ROWS, Experiment, Row
+from ddf.experiments.report import write_report
+from ddf.experiments.runs import collect, run_experiment

@@ -1,0 +1,131 @@
+"""Each row of the paper's table 1, and a few more, as plain data."""
+
+__all__ = ["EXPERIMENTS", "GRID", "MODELS", "ROWS", "TABLE", "Experiment", "Row"]
+
+from dataclasses import dataclass
+
+from ddf import architectures
+from ddf.spec import FlowSpec, MLPSpec
+from ddf.training.config import TrainingConfig
+
+MODELS = {"df": "Discrete Flow", "ddf": "Discrete Denoising Flow"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a data set, and one flow for each model.
+
+    Arguments:
+        name: What it is called on the command line.
+        title: What it is called in the report.
+        data: The data set: `"eight-gaussians"`, `"mnist"` or `"cityscapes"`.
+        paper: What the paper reports, mean and deviation, by model.
+        departures: What is done otherwise than in the paper, by model.
+    """
+
+    name: str
+    title: str
+    data: str
+    paper: dict[str, tuple[float, float]]
+    departures: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One model on one row: all that it takes to train it."""
+
+    row: Row
+    model: str
+    spec: FlowSpec
+    config: TrainingConfig
+
+
+_MNIST = TrainingConfig(batch_size=128, max_epochs=12, patience=12, cosine=True, ema=0.999, warmup_steps=100, draws=6)
+_CITYSCAPES = TrainingConfig(max_epochs=40, patience=40, cosine=True, ema=0.999, warmup_steps=100)
+_TOY = TrainingConfig(batch_size=512, max_epochs=15, patience=15, cosine=True, ema=0.99)
+_TOY_JOINT = TrainingConfig(batch_size=512, max_epochs=15, patience=15, cosine=True, base_learning_rate=1e-2)
+_MNIST_JOINT = TrainingConfig(batch_size=128, max_epochs=8, patience=8, cosine=True, base_learning_rate=1e-2, draws=6)
+_CITYSCAPES_JOINT = TrainingConfig(max_epochs=30, patience=30, cosine=True, base_learning_rate=1e-2)
+
+_LATTICE = "channels in lattice order instead of a random one"
+_LOCAL = "cosine decay, moving average of the weights"
+_JOINT = "cosine decay, a base that learns ten times as fast"
+
+
+def _experiments() -> list[Experiment]:
+    toy = Row(
+        "eight-gaussians",
+        "8 Gaussians",
+        "eight-gaussians",
+        {"df": (5.05, 0.05), "ddf": (4.58, 0.02)},
+        {
+            "ddf": f"200,000 pairs, batches of 512, 15 epochs, {_LOCAL}",
+            "df": f"200,000 pairs, batches of 512, 15 epochs, {_JOINT}, tanh instead of ReLU, location without scale",
+        },
+    )
+    tanh = MLPSpec(activation="tanh")
+    found = [
+        Experiment(toy, "ddf", architectures.eight_gaussians(), _TOY),
+        Experiment(toy, "df", architectures.eight_gaussians("modular", net=tanh, scale=False), _TOY_JOINT),
+    ]
+    for split, order in ((False, ""), (True, ""), (True, "a")):
+        suffix = f"-split{order and '-' + order}" if split else ""
+        words = f", split priors{' in the order of appendix C' if order else ''}" if split else ""
+        options = {"split_priors": split, "factor_out": order or "b", "shuffles": "lattice"}
+        mnist = Row(
+            f"mnist{suffix}",
+            f"binary MNIST{words}",
+            "mnist",
+            {}
+            if order
+            else {"df": (0.17, 0.01), "ddf": (0.16, 0.01)}
+            if split
+            else {"df": (0.37, 0.01), "ddf": (0.23, 0.01)},
+            {
+                "ddf": f"batches of 128, 12 epochs per net, {_LOCAL}, {_LATTICE}",
+                "df": f"batches of 128, 8 epochs, {_JOINT}, {_LATTICE}",
+            },
+        )
+        city = Row(
+            f"cityscapes{suffix}",
+            f"Cityscapes{words}",
+            "cityscapes",
+            {}
+            if order
+            else {"df": (0.65, 0.03), "ddf": (0.59, 0.03)}
+            if split
+            else {"df": (1.46, 0.0), "ddf": (0.79, 0.01)},
+            {
+                "ddf": f"40 epochs per net, mirrored maps, {_LOCAL}, {_LATTICE}",
+                "df": f"30 epochs, mirrored maps, {_JOINT}, {_LATTICE}",
+            },
+        )
+        for row, make, local, joint in (
+            (mnist, architectures.binary_mnist, _MNIST, _MNIST_JOINT),
+            (city, architectures.cityscapes, _CITYSCAPES, _CITYSCAPES_JOINT),
+        ):
+            found.append(Experiment(row, "ddf", make("denoising", **options), local))  # type: ignore[arg-type]
+            found.append(Experiment(row, "df", make("modular", **options), joint))  # type: ignore[arg-type]
+    for top in (1, 2, 6, 8):
+        row = Row(
+            f"cityscapes-split-h{top}",
+            f"Cityscapes, split priors, h = {top}",
+            "cityscapes",
+            {},
+            {"ddf": f"40 epochs per net, mirrored maps, {_LOCAL}, {_LATTICE}"},
+        )
+        found.append(Experiment(row, "ddf", architectures.cityscapes(top=top, shuffles="lattice"), _CITYSCAPES))
+    return found
+
+
+EXPERIMENTS = {(experiment.row.name, experiment.model): experiment for experiment in _experiments()}
+"""All experiments, by row and model."""
+
+ROWS = {experiment.row.name: experiment.row for experiment in EXPERIMENTS.values()}
+"""All rows by name."""
+
+TABLE = ("eight-gaussians", "mnist", "cityscapes", "mnist-split", "cityscapes-split")
+"""The rows of the paper's table."""
+
+GRID = ("cityscapes-split-h1", "cityscapes-split-h2", "cityscapes-split", "cityscapes-split-h6", "cityscapes-split-h8")
+"""The paper's search for h, by rows."""

@@ -1,0 +1,168 @@
+"""One experiment with one seed: trained, tested, sampled and written down."""
+
+__all__ = ["Result", "collect", "load_data", "run_experiment"]
+
+import json
+import platform
+import time
+from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ddf import __version__
+from ddf.data import DataSet, EightGaussians, cityscapes, mnist
+from ddf.experiments.presets import Experiment
+from ddf.files import atomic_write
+from ddf.training import fit
+
+SAMPLES = 32
+"""How many samples of maps are kept of each run; of vectors, a thousand times as many."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one run.
+
+    Arguments:
+        row: The row of the table.
+        model: `"df"` or `"ddf"`.
+        seed: The seed.
+        test_bits: Bits per dimension on the test set.
+        test_error: The standard error of that over the samples of the test set.
+        validation_bits: Bits per dimension on the validation set.
+        parameters: The number of parameters.
+        train_seconds: What the training took.
+        parts: What each net reached, and how long it took.
+        curves: Validation bits by epoch, for each net.
+        machine: Software and hardware.
+        settings: The training's settings.
+    """
+
+    row: str
+    model: str
+    seed: int
+    test_bits: float
+    test_error: float
+    validation_bits: float
+    parameters: int
+    train_seconds: float
+    parts: list[dict[str, Any]]
+    curves: dict[str, list[float]]
+    machine: dict[str, str]
+    settings: dict[str, Any]
+    samples: np.ndarray[Any, Any] | None = field(default=None, compare=False)
+
+
+def load_data(name: str, sources: dict[str, str | PathLike[str] | None], seed: int = 0) -> DataSet:
+    """The data set of an experiment.
+
+    Arguments:
+        name: `"eight-gaussians"`, `"mnist"` or `"cityscapes"`.
+        sources: Where the files are: the folder of MNIST (downloaded if there is none), the folder or file of
+            Cityscapes.
+        seed: For generated data: draws what is trained on. Test sets are the same for all seeds.
+    """
+    if name == "eight-gaussians":
+        return EightGaussians.data_set(seed=seed)
+    if name == "mnist":
+        return mnist(sources.get("mnist"))
+    return cityscapes(sources.get("cityscapes"))
+
+
+def run_experiment(
+    experiment: Experiment,
+    seed: int,
+    data: DataSet,
+    folder: Path,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Trains and tests one model with one seed, or reads what came of it before.
+
+    Arguments:
+        experiment: The preset.
+        seed: Draws the first weights, the order of the samples and the fresh randomness.
+        data: The data of the row.
+        folder: Where the runs are kept, each in a directory of its own. An interrupted one goes on.
+        device: Where to train.
+        progress: Whether to show progress; None for: on a terminal.
+    """
+    place = folder / experiment.row.name / experiment.model / f"seed-{seed}"
+    if (place / "result.json").exists():
+        return read_result(place)
+    config = replace(experiment.config, seed=seed)
+    flow = experiment.spec.build(seed=seed)
+    start = time.monotonic()
+    fitted = fit(flow, data, config=config, run=place / "run", device=device, progress=progress)
+    seconds = time.monotonic() - start
+    test = data["test"]
+    assert not hasattr(test, "draw"), "a test set is drawn once"
+    bits = flow.bits_per_dim(torch.as_tensor(test).to(flow.device), batch_size=500)
+    generator = torch.Generator(flow.device).manual_seed(seed)
+    count = SAMPLES * (1000 if len(data.shape) == 1 else 1)
+    samples = (
+        flow.sample(count, generator=generator, batch_size=8000 if len(data.shape) == 1 else 32).byte().cpu().numpy()
+    )
+    # A run that went on after an interruption is as long as all its parts.
+    trained = sum(part["seconds"] + part.get("push_seconds", 0.0) for part in fitted.parts)
+    result = Result(
+        row=experiment.row.name,
+        model=experiment.model,
+        seed=seed,
+        test_bits=float(bits.mean()),
+        test_error=float(bits.std()) / len(bits) ** 0.5,
+        validation_bits=fitted.validation_bits,
+        parameters=sum(parameter.numel() for parameter in flow.parameters()),
+        train_seconds=round(max(seconds, trained), 1),
+        parts=fitted.parts,
+        curves=_curves(place / "run" / "metrics.jsonl"),
+        machine=machine(flow.device),
+        settings=config.to_plain(),
+        samples=samples,
+    )
+    with atomic_write(place / "samples.npz") as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, samples=samples)
+    plain = {key: value for key, value in asdict(result).items() if key != "samples"}
+    with atomic_write(place / "result.json") as temporary:
+        temporary.write_text(json.dumps(plain, indent=1) + "\n")
+    return result
+
+
+def read_result(place: Path) -> Result:
+    """Reads what `run_experiment` wrote into a directory."""
+    plain = json.loads((place / "result.json").read_text())
+    samples = None
+    if (place / "samples.npz").exists():
+        with np.load(place / "samples.npz") as file:
+            samples = file["samples"]
+    return Result(**plain, samples=samples)
+
+
+def collect(folder: Path) -> list[Result]:
+    """All finished runs below a directory, in the order of row, model and seed."""
+    found = [read_result(path.parent) for path in folder.glob("*/*/seed-*/result.json")]
+    return sorted(found, key=lambda result: (result.row, result.model, result.seed))
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Software and hardware, in words."""
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    else:
+        hardware = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
+    return {"ddf": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": hardware}
+
+
+def _curves(metrics: Path) -> dict[str, list[float]]:
+    curves: dict[str, list[float]] = {}
+    for line in metrics.read_text().splitlines():
+        entry = json.loads(line)
+        if "epoch" in entry:
+            curve = curves.setdefault(entry["layer"], [])
+            del curve[entry["epoch"] - 1 :]  # after an interruption an epoch may be there twice
+            curve.append(round(entry["validation_bits"], 5))
+    return curves

@@ -1,0 +1,350 @@
+"""Every loader on small files made here, malformed ones included."""
+
+import gzip
+import importlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ddf
+from ddf.data import (
+    Classes,
+    Columns,
+    DataError,
+    EightGaussians,
+    Redrawn,
+    cityscapes,
+    crop,
+    mnist,
+    read_label_maps,
+    read_table,
+    static_mnist,
+)
+from ddf.data.mnist import read_amat, read_idx
+from ddf.spec import DenoisingCouplingSpec, FlowSpec, MLPSpec
+
+RNG = np.random.default_rng(0)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return b"\x00\x00\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+# ---- MNIST -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_files_are_read(zipped: bool, tmp_path: Path) -> None:
+    array = RNG.integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    path = tmp_path / "images"
+    path.write_bytes(gzip.compress(idx(array)) if zipped else idx(array))
+    assert np.array_equal(read_idx(path), array)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw[:-1], "has 59 bytes of data, but its header says 60"),
+        (lambda raw: raw + b"x", "has 61 bytes of data"),
+        (lambda raw: raw[:7], "ends within its header"),
+        (lambda raw: b"\x00\x00\x0d" + raw[3:], "is no idx file of bytes: it begins with 00 00 0d 03"),
+        (lambda raw: b"", "it begins with nothing"),
+        (lambda raw: gzip.compress(raw)[:-9], "is a damaged gzip file"),
+    ],
+)
+def test_malformed_idx_files_are_named(damage: object, message: str, tmp_path: Path) -> None:
+    (tmp_path / "images").write_bytes(damage(idx(np.zeros((5, 4, 3), dtype=np.uint8))))
+    with pytest.raises(DataError, match=rf"images.*{message}"):
+        read_idx(tmp_path / "images")
+
+
+def test_amat_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "x.amat").write_text("0 1 1\n1 0 0 \n")
+    assert read_amat(tmp_path / "x.amat").tolist() == [[0, 1, 1], [1, 0, 0]]
+    for text, message in (("", "empty"), ("0 1\n0 1 1\n", "line 2 has not 2 values"), ("0 2\n", "contains '2'")):
+        (tmp_path / "x.amat").write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_amat(tmp_path / "x.amat")
+
+
+def test_mnist_is_binarised_dynamically(tmp_path: Path) -> None:
+    train = RNG.integers(0, 256, (10_020, 28, 28), dtype=np.uint8)
+    train[:10] = 0
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(train))
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(train[:30])))
+    data, again, other = mnist(tmp_path), mnist(tmp_path), mnist(tmp_path, seed=1)
+    assert (data.num_classes, data.shape) == (2, (1, 28, 28))
+    assert [len(data[split]) for split in ("train", "validation", "test")] == [20, 10_000, 30]
+    assert torch.equal(data["test"], again["test"])
+    assert not torch.equal(data["test"], other["test"])
+    # The last 10,000 are those to validate on, and the probability is value / 255.
+    grey = torch.from_numpy(train[20:]).float()
+    drawn = data["validation"][:, 0].float()
+    for low in range(0, 256, 32):
+        some = (grey >= low) & (grey < low + 32)
+        assert float(drawn[some].mean()) == pytest.approx(float(grey[some].mean()) / 255, abs=0.003)
+    source = data["train"]
+    assert isinstance(source, Redrawn)
+    first, second = (source.draw(source.stored, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    assert not torch.equal(first, second)
+    assert not first[:10].any()
+
+
+def test_static_mnist_is_another_data_set(tmp_path: Path) -> None:
+    pixels = RNG.integers(0, 2, (4, 784))
+    for name in ("train", "valid", "test"):
+        text = "\n".join(" ".join(map(str, row)) for row in pixels)
+        (tmp_path / f"binarized_mnist_{name}.amat.gz").write_bytes(gzip.compress(text.encode()))
+    data = static_mnist(tmp_path)
+    assert np.array_equal(data["validation"].numpy().reshape(4, 784), pixels)
+    with pytest.raises(FileNotFoundError, match=r"neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in"):
+        mnist(tmp_path)
+
+
+# ---- Cityscapes ------------------------------------------------------------------------------------------------------
+
+
+def test_cityscapes_from_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("ddf.data.cityscapes"), "_TRAIN", 3)
+    ids = {}
+    for split, cities in (("train", ("aachen", "bochum")), ("val", ("frankfurt",))):
+        for city in cities:
+            for i in range(2):
+                cells = RNG.integers(0, 34, (4, 8), dtype=np.uint8)
+                folder = tmp_path / "gtFine" / split / city
+                folder.mkdir(parents=True, exist_ok=True)
+                # Each pixel four by four times: nearest neighbour must find the cells again.
+                Image.fromarray(cells.repeat(4, 0).repeat(4, 1)).save(folder / f"{city}_{i}_gtFine_labelIds.png")
+                Image.new("RGB", (4, 4)).save(folder / f"{city}_{i}_gtFine_color.png")
+                ids[split, city, i] = cells
+    data = cityscapes(tmp_path, size=(4, 8), augment=False)
+    assert [len(data[split]) for split in ("train", "validation", "test")] == [3, 1, 2]
+    assert data.classes.names[3] == "object"
+    categories = data["train"][2, 0].numpy()
+    cells = ids["train", "bochum", 0]  # the third by path
+    assert (categories[cells == 7] == 1).all()
+    assert (categories[(cells >= 17) & (cells <= 20)] == 3).all()
+    assert (categories[cells >= 26] == 7).all()
+    assert (categories[cells <= 6] == 0).all()
+    np.savez(
+        tmp_path / "prepared.npz",
+        train=np.stack([ids["train", "aachen", i] for i in (0, 1)])[:, None],
+        val=cells[None, None],
+        test=cells[None, None],
+    )
+    prepared = cityscapes(tmp_path / "prepared.npz", size=(4, 8))
+    assert torch.equal(prepared["train"].stored, data["train"][:2])
+    flips = prepared["train"].draw(data["train"][:1].expand(50, -1, -1, -1), torch.Generator().manual_seed(0))
+    straight = (flips == data["train"][:1]).flatten(1).all(1)
+    mirrored = (flips == data["train"][:1].flip(-1)).flatten(1).all(1)
+    assert 10 < int(straight.sum()) < 40
+    assert bool((straight | mirrored).all())
+
+
+def test_cityscapes_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
+    for source in (None, tmp_path / "nowhere"):
+        with pytest.raises(FileNotFoundError, match=r"https://www.cityscapes-dataset.com .* name the folder"):
+            cityscapes(source)
+    with pytest.raises(DataError, match=r"there is no .*train/\*/\*_labelIds.png"):
+        cityscapes(tmp_path)
+    np.savez(tmp_path / "x.npz", train=np.zeros((2, 1, 32, 64), np.uint8))
+    with pytest.raises(DataError, match="no npz file with arrays train, val and test"):
+        cityscapes(tmp_path / "x.npz")
+    wrong = np.full((2, 1, 32, 64), 99, np.uint8)
+    np.savez(tmp_path / "x.npz", train=wrong, val=wrong, test=wrong)
+    with pytest.raises(DataError, match="contains the label id 99"):
+        cityscapes(tmp_path / "x.npz")
+    with pytest.raises(DataError, match=r"has shape \(2, 1, 32, 64\), but should be \(…, 1, 16, 32\)"):
+        cityscapes(tmp_path / "x.npz", size=(16, 32))
+
+
+# ---- One's own -------------------------------------------------------------------------------------------------------
+
+
+def palette_image(array: np.ndarray, shift: int = 0) -> Image.Image:
+    image = Image.frombytes("P", array.shape[::-1], array.tobytes())
+    image.putpalette([value for i in range(256) for value in (i, 255 - i, (i + shift) // 2)])
+    return image
+
+
+def test_a_folder_of_palette_images(tmp_path: Path) -> None:
+    maps = [np.array([[0, 7], [255, 7]], np.uint8), np.array([[7, 7, 0]], np.uint8)]
+    for i, array in enumerate(maps):
+        palette_image(array).save(tmp_path / f"map {i} ü.png")
+    found = read_label_maps(tmp_path)
+    assert found.names == ["map 0 ü.png", "map 1 ü.png"]
+    assert found.classes == Classes((0, 7, 255), colors=((0, 255, 0), (7, 248, 3), (255, 0, 127)))
+    for symbols, array in zip(found.maps, maps, strict=True):
+        assert np.array_equal(found.classes.to_values(symbols), array)
+
+
+def test_palettes_that_disagree_are_named(tmp_path: Path) -> None:
+    array = np.array([[0, 8]], np.uint8)
+    for i, shift in enumerate((0, 0, 4)):
+        palette_image(array, shift).save(tmp_path / f"{i}.png")
+    found = read_label_maps(tmp_path)
+    assert found.names == ["0.png", "1.png"]
+    assert found.skipped == ("2.png: its palette paints 0 as (0, 255, 2), but 0.png paints it as (0, 255, 0)",)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "gif", "npy"])
+def test_other_formats(suffix: str, tmp_path: Path) -> None:
+    array = np.array([[0, 3, 3], [9, 9, 0]], np.uint8)
+    (tmp_path / "deep").mkdir()
+    path = tmp_path / "deep" / f"x.{suffix}"
+    if suffix == "npy":
+        np.save(path, array)
+    elif suffix == "gif":  # whose writer would else renumber the colours
+        palette_image(array).save(path, optimize=False)
+    else:
+        Image.fromarray(array).save(path)
+    found = read_label_maps(tmp_path)
+    assert found.names == [f"deep/x.{suffix}"]
+    assert np.array_equal(found.classes.to_values(found.maps[0]), array)
+
+
+def test_sixteen_bits(tmp_path: Path) -> None:
+    array = np.array([[0, 300], [65535, 300]], np.uint16)
+    Image.fromarray(array).save(tmp_path / "x.png")
+    found = read_label_maps(tmp_path)
+    assert found.classes.values == (0, 300, 65535)
+    assert np.array_equal(found.classes.to_values(found.maps[0]), array)
+
+
+def test_what_is_no_label_map_is_skipped_by_name(tmp_path: Path) -> None:
+    good = RNG.integers(0, 5, (16, 16), dtype=np.uint8)
+    for i in range(3):
+        Image.fromarray(good).save(tmp_path / f"good-{i}.png")
+    Image.fromarray(np.stack([good] * 3, axis=-1)).save(tmp_path / "grey-in-rgb.png")
+    Image.fromarray(RNG.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(tmp_path / "photo.png")
+    palette_image(good).save(tmp_path / "palette.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "good-0.png").read_bytes()[:-30])
+    (tmp_path / "broken.png").write_bytes(b"no picture at all")
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / ".hidden").write_text("")
+    Image.fromarray(np.arange(400, dtype=np.uint16).reshape(20, 20)).save(tmp_path / "many.png")
+    np.save(tmp_path / "floats.npy", np.zeros((3, 3)))
+    frames = [Image.fromarray(good), Image.fromarray(good[::-1].copy())]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    found = read_label_maps(tmp_path)
+    assert set(found.names) == {"good-0.png", "good-1.png", "good-2.png", "grey-in-rgb.png"}
+    reasons = dict(line.split(": ", 1) for line in found.skipped)
+    assert reasons.keys() == {
+        *("photo.png", "palette.png", "cut.png", "broken.png", "notes.txt", "many.png", "floats.npy", "film.gif")
+    }
+    assert "picture in mode RGB with 256 colours" in reasons["photo.png"]
+    assert reasons["palette.png"] == "is palette, but most others are grey"
+    assert reasons["cut.png"].startswith("cannot be read")
+    assert "400 different values, but 256" in reasons["many.png"]
+    assert "2 frames" in reasons["film.gif"]
+
+
+def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(DataError, match=r"holds no label map .*\n  notes.txt: is neither PNG"):
+        read_label_maps(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        read_label_maps(tmp_path / "nowhere")
+    for i in range(2):
+        np.save(tmp_path / f"{i}.npy", np.arange(200).reshape(10, 20) + 200 * i)
+    with pytest.raises(DataError, match=r"with 1.npy there are 400 values, but 256 classes are the most"):
+        read_label_maps(tmp_path)
+
+
+def test_arrays(tmp_path: Path) -> None:
+    array = RNG.choice([-5, 3, 1000], (10, 4, 6))
+    np.save(tmp_path / "x.npy", array)
+    found = read_label_maps(tmp_path / "x.npy")
+    assert found.classes.values == (-5, 3, 1000)
+    data = found.data_set(seed=1)
+    assert data.shape == (1, 4, 6)
+    assert {split: len(data[split]) for split in data.splits} == {"train": 8, "validation": 1, "test": 1}
+    back = np.concatenate([found.classes.to_values(data[split]) for split in data.splits])[:, 0]
+    assert sorted(map(bytes, back)) == sorted(map(bytes, array))  # each map is in one split, once
+    np.savez(tmp_path / "x.npz", maps=array, weights=np.zeros(3))
+    found = read_label_maps(tmp_path / "x.npz")
+    assert len(found.maps) == 10
+    assert found.skipped == ("weights: float64 of shape (3,) are no label maps",)
+    np.save(tmp_path / "vectors.npy", array[:, 0])
+    assert read_label_maps(tmp_path / "vectors.npy").data_set().shape == (6,)
+    (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(DataError, match=r"bad.npy cannot be read"):
+        read_label_maps(tmp_path / "bad.npy")
+
+
+def test_maps_of_several_sizes_are_cropped() -> None:
+    maps = [np.arange(h * w, dtype=np.int32).reshape(h, w) % 251 for h, w in ((8, 30), (20, 8), (9, 9))]
+    pieces = crop(maps, (8, 8))
+    assert pieces.shape == (1, 8, 8)
+    index = torch.arange(3).repeat(40)
+    drawn = pieces.draw(index, torch.Generator().manual_seed(0))
+    for i, piece in zip(index.tolist(), drawn, strict=True):
+        windows = np.lib.stride_tricks.sliding_window_view(maps[i], (8, 8))
+        assert (windows == piece[0].numpy()).all((2, 3)).any()
+    assert len({piece.numpy().tobytes() for piece in drawn}) > 30
+    with pytest.raises(DataError, match=r"a map of shape \(9, 9\) has no piece of 10 × 8"):
+        crop(maps[2:], (10, 8))
+
+
+def test_several_sizes_need_a_crop_size_and_train_with_one(tmp_path: Path) -> None:
+    for i in range(12):
+        Image.fromarray(RNG.integers(0, 3, (8 + i, 10), dtype=np.uint8) * 40).save(tmp_path / f"{i}.png")
+    found = read_label_maps(tmp_path)
+    with pytest.raises(DataError, match=r"12 sizes \(8 × 10, .* say crop_size"):
+        found.data_set()
+    data = found.data_set(crop_size=(8, 8))
+    assert data["validation"].shape == (1, 1, 8, 8)
+    flow = FlowSpec(num_classes=3, shape=(1, 8, 8), layers=()).build()
+    ddf.fit(flow, data, config=ddf.TrainingConfig(max_epochs=1), device="cpu")
+    flow.save(tmp_path / "flow.ddf")
+    assert ddf.load(tmp_path / "flow.ddf").classes == Classes((0, 40, 80))
+
+
+def test_tables(tmp_path: Path) -> None:
+    rows = [("red;no", "square")] * 10 + [("blue", "")] * 10
+    text = "colour,shape\n" + "\n".join(f'"{a}",{b}' for a, b in rows)
+    (tmp_path / "x.csv").write_text(text)
+    data = read_table(tmp_path / "x.csv")
+    assert data.classes == Columns(("colour", "shape"), (("blue", "red;no"), ("", "square")))
+    assert (data.num_classes, data.shape, len(data["train"])) == (2, (2,), 16)
+    back = [tuple(row) for split in data.splits.values() for row in data.classes.to_values(split)]
+    assert sorted(back) == sorted(rows)
+    spec = FlowSpec(num_classes=2, shape=(2,), layers=(DenoisingCouplingSpec(MLPSpec(hidden=8), top=2),))
+    flow = spec.build()
+    ddf.fit(flow, data, config=ddf.TrainingConfig(max_epochs=1), device="cpu")
+    flow.save(tmp_path / "flow.ddf")
+    assert ddf.load(tmp_path / "flow.ddf").classes == data.classes
+    for text, message in (
+        ("a,b\n1,2\n3\n4,5\n", "line 3 has 1 columns, but the first has 2"),
+        ("", "is empty"),
+        ("a\n1\n", "has 1 rows: too few"),
+        ("id\n" + "\n".join(map(str, range(300))), "the column 'id' has 300 different texts"),
+    ):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_table(tmp_path / "bad.csv")
+
+
+def test_eight_gaussians_have_disjoint_splits() -> None:
+    data, other = EightGaussians.data_set(100, 50, 70, seed=0), EightGaussians.data_set(100, 50, 70, seed=1)
+    assert torch.equal(data["test"], other["test"])
+    assert not torch.equal(data["train"], other["train"])
+    assert not torch.equal(data["train"][:50], data["validation"])
+    with pytest.raises(KeyError, match="no split 'extra'; it has train, validation, test"):
+        data["extra"]
+
+
+def test_values_that_no_class_stands_for_are_named() -> None:
+    classes = Classes((5, 1))
+    assert classes.to_symbols(np.array([1, 5, 1])).tolist() == [1, 0, 1]
+    for value in (0, 3, 9):
+        with pytest.raises(ValueError, match=f"the value {value} is none of the 2 known classes"):
+            classes.to_symbols(np.array([1, value]))
+    with pytest.raises(ValueError, match="1 names for 2 values"):
+        Classes((1, 2), names=("one",))
+    with pytest.raises(ValueError, match="different integers"):
+        Classes((1, 1))
