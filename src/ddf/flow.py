@@ -245,18 +245,35 @@ class Flow(nn.Module):
         counts = [min(step, n - i) for i in range(0, n, step)] or [0]
         return torch.cat([self.inverse(count, latent_shape, draw) for count in counts])
 
-    def relaxed_log_prob(self, x: Tensor) -> Tensor:
-        """`log_prob` of one batch with straight-through gradients, to train flows of modular couplings end to end."""
-        (x,) = self._batches(x, max(1, len(x)))
-        return self.relaxed_walk(x)
+    def relaxed_log_prob(self, x: Tensor, power: float = 0.5) -> Tensor:
+        """`log_prob` of one batch with straight-through gradients, to train flows of modular couplings end to end.
 
-    def relaxed_walk(self, x: Tensor) -> Tensor:
+        The log-probability of a vector z that is no longer one-hot can be read in more ways than one. With power 0 it
+        is the sum of z · log p, as is usual. That counts what a shift would win and what it would lose alike, so nets
+        first agree on no shift at all, which is best on average, until their softmax is saturated, and learn nothing
+        more. With power r it is log(sum of z · p^r) / r, the same for one-hot vectors: there it matters most what a
+        shift would win.
+
+        Arguments:
+            x: Symbols (batch, *shape).
+            power: The r above, 0 to 1.
+        """
+        (x,) = self._batches(x, max(1, len(x)))
+        return self.relaxed_walk(x, power)
+
+    def relaxed_walk(self, x: Tensor, power: float = 0.5) -> Tensor:
         """`relaxed_log_prob` of symbols that have been checked before and are on the flow's device."""
         total = torch.zeros(len(x), device=self.device)
 
         def emit(symbols: Tensor, logits: Tensor) -> None:
             nonlocal total
-            total = total + (symbols * logits.float().log_softmax(dim=1)).flatten(1).sum(1)
+            chances = logits.float().log_softmax(dim=1)
+            fixed = symbols.detach()
+            taken = (fixed * chances).sum(dim=1, keepdim=True)
+            # The gradient of log(sum of z · p^r) / r at a one-hot z, but for a constant, which has no effect.
+            gain = (chances - taken).detach()
+            slope = torch.expm1((power * gain).clamp(max=30)) / power if power else gain
+            total = total + (taken + ((symbols - fixed) * slope).sum(dim=1, keepdim=True)).flatten(1).sum(1)
 
         vectors = one_hot(x, self.num_classes, self.base.logits.dtype)
         for i, layer in enumerate(self.layer_list()):

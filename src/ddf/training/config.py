@@ -22,6 +22,7 @@ class TrainingConfig:
         warmup_steps: Steps over which the learning rate rises from 0.
         cosine: Whether the learning rate falls to 0 along a cosine over `max_epochs`.
         validation_fraction: How much of the data is held out to validate on where no validation data is given.
+        relaxation: For flows that are trained end to end: the power in `Flow.relaxed_log_prob`.
         draws: For data with fresh randomness: how many draws of it are kept at a time; epochs take turns.
         smoothing: Added to each count when the base is fitted.
         precision: `"bfloat16"` (autocast), `"float32"`, or `"auto"`: bfloat16 on a GPU, float32 elsewhere.
@@ -38,6 +39,7 @@ class TrainingConfig:
     warmup_steps: int = 0
     cosine: bool = False
     validation_fraction: float = 0.1
+    relaxation: float = 0.5
     draws: int = 16
     smoothing: float = 0.5
     precision: str = "auto"
@@ -61,6 +63,8 @@ class TrainingConfig:
             raise ValueError(f"ema={self.ema!r}, but a decay is between 0 and 1")
         if not 0 < _number(self, "validation_fraction") < 1:
             raise ValueError(f"validation_fraction={self.validation_fraction!r}, but it must be between 0 and 1")
+        if not 0 <= _number(self, "relaxation") <= 1:
+            raise ValueError(f"relaxation={self.relaxation!r}, but it must be between 0 and 1")
         if not isinstance(self.cosine, bool):
             raise ValueError(f"cosine={self.cosine!r}, but it must be True or False")
         if self.precision not in ("auto", "bfloat16", "float32"):

@@ -17,13 +17,14 @@ from ddf.training.loop import Task, Work, optimise
 class Relaxed(nn.Module):
     """A flow as a module whose call is the relaxed log-probability."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: Flow, power: float) -> None:
         super().__init__()
         self.flow = flow
+        self.power = power
 
     def forward(self, x: Tensor) -> Tensor:
         """The relaxed log-probability of each sample."""
-        return self.flow.relaxed_walk(x)
+        return self.flow.relaxed_walk(x, self.power)
 
 
 def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> list[dict[str, Any]]:
@@ -41,7 +42,7 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
             # Untrained couplings do nothing: the best base to begin with is that of the data itself.
             counts = work.processes.sum(flow.base.count(_carried(flow, train)))
             flow.base.set_counts(counts, work.config.smoothing)
-        task = Task(0, "all layers", Relaxed(flow), loss)
+        task = Task(0, "all layers", Relaxed(flow, work.config.relaxation), loss)
         facts = optimise(task, train, validation, work)
         work.run.finish(0, flow.state_dict(), facts)
     else:

@@ -25,6 +25,7 @@ _CHANGEABLE = (
     "training.ema",
     "training.warmup_steps",
     "training.cosine",
+    "training.relaxation",
     "training.smoothing",
     "training.precision",
     "processes",

@@ -1,0 +1,178 @@
+"""The paper's table in small: presets, runs that go on, and the report of what is finished."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddf import architectures
+from ddf.architectures import Channel, lattice_order
+from ddf.cli import main
+from ddf.data import EightGaussians
+from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, presets, run_experiment, runs, write_report
+from ddf.spec import DenoisingCouplingSpec, ModularCouplingSpec, ShuffleSpec, SplitPriorSpec
+from ddf.training import TrainingConfig
+
+SMALL = {
+    "ddf": TrainingConfig(batch_size=256, max_epochs=3, patience=3, cosine=True, ema=0.99),
+    "df": TrainingConfig(batch_size=256, max_epochs=2, patience=3, cosine=True, base_learning_rate=1e-2),
+}
+
+
+def small(model: str) -> Experiment:
+    return replace(EXPERIMENTS["eight-gaussians", model], config=SMALL[model])
+
+
+# ---- Presets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", presets.TABLE)
+def test_both_models_have_nets_of_the_same_size(row: str) -> None:
+    layers = {model: EXPERIMENTS[row, model].spec.layers for model in ("df", "ddf")}
+    assert len(layers["df"]) == len(layers["ddf"])
+    for ours, theirs in zip(layers["ddf"], layers["df"], strict=True):
+        if isinstance(ours, DenoisingCouplingSpec):
+            assert isinstance(theirs, ModularCouplingSpec)
+            ours, theirs = replace(ours.net, **_plain(ours.net)), replace(theirs.net, **_plain(theirs.net))
+        assert ours == theirs
+
+
+def _plain(net: object) -> dict[str, str]:
+    return {"activation": "relu"} if hasattr(net, "activation") else {}
+
+
+@pytest.mark.parametrize(
+    ("row", "tops"), [("mnist", [2] * 4), ("cityscapes", [4, 4, 4, 4, 8]), ("cityscapes-split-h6", [6] * 5 + [8])]
+)
+def test_h_is_that_of_the_paper(row: str, tops: list[int]) -> None:
+    layers = EXPERIMENTS[row, "ddf"].spec.layers
+    assert [layer.top for layer in layers if isinstance(layer, DenoisingCouplingSpec)] == tops
+    assert EXPERIMENTS[row, "ddf"].config.learning_rate == 1e-3
+
+
+def test_split_priors_come_in_both_orders() -> None:
+    for row, order in (
+        ("mnist-split", "b"),
+        ("mnist-split-a", "a"),
+        ("cityscapes-split", "b"),
+        ("cityscapes-split-a", "a"),
+    ):
+        for model in ("df", "ddf"):
+            orders = {
+                layer.factor_out for layer in EXPERIMENTS[row, model].spec.layers if isinstance(layer, SplitPriorSpec)
+            }
+            assert orders == {order}
+
+
+def test_every_other_pixel_is_predicted_from_its_neighbours() -> None:
+    """Follows which pixels no coupling has touched: after each coupling they are half as many, on a lattice."""
+    for split, couplings in ((True, 4), (False, 4)):
+        spec = architectures.binary_mnist(split_priors=split, shuffles="lattice")
+        orders = [layer.permutation for layer in spec.layers if isinstance(layer, ShuffleSpec)]
+        assert len(orders) == couplings
+        assert orders[0] == (0, 3, 1, 2)  # the diagonal is given
+    sixteen = [Channel(2 * (i // 4 % 2) + i // 2 % 2, 2 * (i // 8) + i % 2) for i in range(16)]
+    order = lattice_order(sixteen)
+    given = [sixteen[i] for i in order[:8]]
+    assert {(c.row + c.column) % 2 for c in given} == {0}
+    turned = lattice_order(given)
+    assert {given[i].row % 2 for i in turned[:4]} == {0}
+    with pytest.raises(ValueError, match="shuffles='other', but it must be 'random' or 'lattice'"):
+        architectures.binary_mnist(shuffles="other")
+
+
+# ---- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way of the first row: both models, two seeds, and the report."""
+    monkeypatch.setattr(runs, "SAMPLES", 2)
+    data = {seed: EightGaussians.data_set(40_000, 5000, 20_000, seed) for seed in (0, 1)}
+    results = {
+        (model, seed): run_experiment(small(model), seed, data[seed], tmp_path / "runs", device="cpu")
+        for model in ("ddf", "df")
+        for seed in (0, 1)
+    }
+    for seed in (0, 1):
+        ours, theirs = results["ddf", seed], results["df", seed]
+        assert EightGaussians.coupling_optimum() - 0.02 < ours.test_bits < 4.70
+        assert ours.test_bits < theirs.test_bits < EightGaussians.factorized_optimum() - 0.1
+        assert ours.samples.shape == (2000, 2)
+        assert len(ours.curves["0 DenoisingCoupling"]) == 3
+
+    def forbidden(*args: object, **options: object) -> None:
+        raise AssertionError("a finished run is not repeated")
+
+    monkeypatch.setattr(runs, "fit", forbidden)
+    again = run_experiment(small("ddf"), 0, data[0], tmp_path / "runs", device="cpu")
+    assert again == results["ddf", 0]
+    found = collect(tmp_path / "runs")
+    assert len(found) == 4
+    report = write_report(found, tmp_path / "report", "ddf reproduce", {"eight-gaussians": data[0]})
+    text = report.read_text()
+    bits = [results["ddf", seed].test_bits for seed in (0, 1)]
+    assert f"| 4.58 ± 0.02 | **{np.mean(bits):.4f} ± {np.std(bits, ddof=1):.4f}** | 0, 1 |" in text
+    assert "| binary MNIST | Discrete Flow | 0.37 ± 0.01 | not run yet |" in text
+    assert "the denoising flow is lower by" in text
+    assert "4.6076" in text
+    for picture in ("eight-gaussians-samples.png", "eight-gaussians-curves.png"):
+        assert f"]({picture})" in text
+        assert (report.parent / picture).stat().st_size > 1000
+    assert len(json.loads((report.parent / "results.json").read_text())) == 4
+
+
+def test_an_epoch_that_was_repeated_counts_once(tmp_path: Path) -> None:
+    lines = [("a", 1, 5.0), ("a", 2, 4.0), ("a", 2, 4.5), ("a", 3, 3.0), ("b", 1, 2.0)]
+    entries = [{"layer": name, "epoch": epoch, "validation_bits": bits} for name, epoch, bits in lines]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, [*entries, {"done": True}])))
+    assert runs._curves(tmp_path / "metrics.jsonl") == {"a": [5.0, 4.5, 3.0], "b": [2.0]}
+
+
+def test_maps_are_drawn_in_their_colours(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from ddf.viz import map_grids
+
+    colors = ((255, 0, 0), (0, 0, 255))
+    maps = {"left": np.zeros((3, 1, 4, 8), np.uint8), "right": np.ones((5, 1, 4, 8), np.uint8)}
+    map_grids(maps, colors, tmp_path / "x.png", names=("red", "blue"))
+    pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB")).reshape(-1, 3)
+    for color in colors:
+        assert (pixels == color).all(1).sum() > 1000
+
+
+# ---- The command -----------------------------------------------------------------------------------------------------
+
+
+def test_reproduce_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "mnistt"]) == 1
+    assert "there is no row 'mnistt'; there are eight-gaussians, " in capsys.readouterr().err
+    assert main(["reproduce", "--report-only", "--runs", str(tmp_path)]) == 1
+    assert "there is no finished run in" in capsys.readouterr().err
+    assert main(["reproduce", "cityscapes", "--runs", str(tmp_path), "--device", "cpu"]) == 1
+    assert "https://www.cityscapes-dataset.com" in capsys.readouterr().err
+    assert main(["reproduce", "--seeds", "0"]) == 1
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "--model", "vae"])
+    assert stop.value.code == 2
+
+
+def test_reproduce_runs_reports_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(
+        EXPERIMENTS, ("eight-gaussians", "ddf"), replace(small("ddf"), config=TrainingConfig(max_epochs=1))
+    )
+    monkeypatch.setattr(runs, "load_data", lambda name, sources, seed=0: EightGaussians.data_set(2000, 500, 500, seed))
+    monkeypatch.setattr(runs, "SAMPLES", 1)
+    typed = ["reproduce", "eight-gaussians", "--model", "ddf", "--seeds", "1", "--device", "cpu"]
+    typed += ["--runs", str(tmp_path / "runs"), "--report", str(tmp_path / "report")]
+    for _ in range(2):
+        assert main(typed) == 0
+        shown = capsys.readouterr().out
+        assert "8 Gaussians, Discrete Denoising Flow, seed 0:" in shown
+        assert f"The report: {tmp_path / 'report' / 'README.md'}" in shown
+    assert "ddf reproduce eight-gaussians --model ddf" in (tmp_path / "report" / "README.md").read_text()
+    assert ROWS["eight-gaussians"].departures["ddf"] in (tmp_path / "report" / "README.md").read_text()
