@@ -9,6 +9,7 @@ import torch
 from ddf import architectures
 from ddf.flow import Flow, Latents
 from ddf.layers import DenoisingCoupling, ModularCoupling, Shuffle, SplitPrior, Squeeze
+from ddf.nets import MLP
 from ddf.prior import FactorizedCategorical
 from tests.zoo import (
     ARCHITECTURES,
@@ -137,6 +138,24 @@ def test_relaxed_log_prob_has_the_value_of_log_prob_and_reaches_all_weights(name
     for parameter_name, parameter in flow.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert parameter.grad.any(), parameter_name
+
+
+def test_what_is_common_to_all_inputs_has_no_slope_at_power_one() -> None:
+    """Independent symbols under their own distribution: no shift wins anything, whatever the input."""
+    k = 3
+    p = torch.tensor([0.7, 0.2, 0.1])
+    slopes = {}
+    for power in (0.0, 0.5, 1.0):
+        net = MLP(k, 1, 1, hidden=8)
+        base = FactorizedCategorical(k, (2,))
+        with torch.no_grad():
+            base.logits.copy_(p.log().view(k, 1).expand(k, 2))
+        flow = Flow([ModularCoupling(net, scale=False)], base, (2,))
+        x = everything(k, (2,))
+        (flow.relaxed_log_prob(x, power) * p[x].prod(1)).sum().backward()
+        slopes[power] = net.stack[-1].bias.grad[:k].abs().max()
+    assert slopes[1.0] < 1e-6
+    assert slopes[0.0] > slopes[0.5] > 0.1
 
 
 def test_flows_for_any_size() -> None:

@@ -128,3 +128,18 @@ def test_convolution_is_the_same_in_double_precision(kernel_size: int, size: tup
 def test_impossible_nets_are_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_features_of_an_untrained_tanh_net_are_centred() -> None:
+    """So that nothing is common to all inputs: what training then learns first is to tell them apart."""
+    shares = {}
+    for activation in ("relu", "tanh"):
+        torch.manual_seed(0)
+        net = MLP(91, 1, 1, activation=activation)
+        features = net.stack[:-1](torch.eye(net.in_planes)[:91]).detach()
+        shares[activation] = float(features.mean(0).square().sum() / features.square().sum(1).mean())
+        assert not net(torch.tensor([[3], [90]])).any()  # an untrained coupling does nothing
+    assert shares["tanh"] < 0.05
+    assert shares["relu"] > 0.5
+    with pytest.raises(ValueError, match="activation='gelu', but it must be one of relu, tanh"):
+        MLP(91, 1, 1, activation="gelu")

@@ -96,6 +96,18 @@ def test_a_discrete_flow_learns_end_to_end() -> None:
     assert all(part.frozen for part in flow.parts())
 
 
+def test_the_base_of_a_discrete_flow_has_a_rate_of_its_own() -> None:
+    x = draw(joint_distribution(), 500, seed=1)
+    moved = {}
+    for rate in (1e-9, None, 0.1):
+        flow = Flow([ModularCoupling(ddf.MLP(K, 1, 2, hidden=8))], FactorizedCategorical(K, (2,)), (2,))
+        config = TrainingConfig(max_epochs=1, base_learning_rate=rate)
+        fit(flow, x, x[:100], config=config, device="cpu")
+        start = FactorizedCategorical(K, (2,)).fit(x)
+        moved[rate] = float((flow.base.logits - start.logits).detach().abs().max())
+    assert moved[1e-9] < 1e-6 < moved[None] < 0.02 < moved[0.1]
+
+
 def test_the_demo_in_small() -> None:
     flow = ddf.architectures.eight_gaussians().build(seed=0)
     config = TrainingConfig(batch_size=256, max_epochs=4, ema=0.99)

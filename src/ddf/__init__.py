@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "architectures",
     "argsort_top",
+    "data",
     "describe",
     "fit",
     "load",
@@ -33,7 +34,7 @@ __all__ = [
     "unrank",
 ]
 
-from ddf import architectures, spec
+from ddf import architectures, data, spec
 from ddf.checkpoint import CheckpointError, load, save
 from ddf.flow import Flow, Latents
 from ddf.layers import (

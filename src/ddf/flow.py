@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ddf.spec import FlowSpec
 
 
+_MOST_GAIN = 5.0  # nats that a relaxed symbol is said to win at most: what hardly ever happens must not drown the rest
+
+
 @dataclass(frozen=True, eq=False)
 class Latents:
     """What a flow turns data into: the symbols that each split prior factored out, and last those of the base.
@@ -271,8 +274,8 @@ class Flow(nn.Module):
             fixed = symbols.detach()
             taken = (fixed * chances).sum(dim=1, keepdim=True)
             # The gradient of log(sum of z · p^r) / r at a one-hot z, but for a constant, which has no effect.
-            gain = (chances - taken).detach()
-            slope = torch.expm1((power * gain).clamp(max=30)) / power if power else gain
+            gain = (chances - taken).detach().clamp(max=_MOST_GAIN)
+            slope = torch.expm1(power * gain) / power if power else gain
             total = total + (taken + ((symbols - fixed) * slope).sum(dim=1, keepdim=True)).flatten(1).sum(1)
 
         vectors = one_hot(x, self.num_classes, self.base.logits.dtype)

@@ -2,7 +2,7 @@
 
 __all__ = ["EXPERIMENTS", "GRID", "MODELS", "ROWS", "TABLE", "Experiment", "Row"]
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddf import architectures
 from ddf.spec import FlowSpec, MLPSpec
@@ -43,7 +43,7 @@ class Experiment:
 _MNIST = TrainingConfig(batch_size=128, max_epochs=12, patience=12, cosine=True, ema=0.999, warmup_steps=100, draws=6)
 _CITYSCAPES = TrainingConfig(max_epochs=40, patience=40, cosine=True, ema=0.999, warmup_steps=100)
 _TOY = TrainingConfig(batch_size=512, max_epochs=15, patience=15, cosine=True, ema=0.99)
-_TOY_JOINT = TrainingConfig(batch_size=512, max_epochs=15, patience=15, cosine=True, base_learning_rate=1e-2)
+_TOY_JOINT = replace(_TOY, ema=None, base_learning_rate=1e-2, relaxation=0.2)
 _MNIST_JOINT = TrainingConfig(batch_size=128, max_epochs=8, patience=8, cosine=True, base_learning_rate=1e-2, draws=6)
 _CITYSCAPES_JOINT = TrainingConfig(max_epochs=30, patience=30, cosine=True, base_learning_rate=1e-2)
 
