@@ -13,12 +13,17 @@ import torch
 
 from ddf import architectures
 from ddf.data import EightGaussians
+from ddf.spec import MLPSpec
 from ddf.training import TrainingConfig, fit
 
 SAMPLES = 100_000
 CONFIGS = {
     "denoising": TrainingConfig(batch_size=512, max_epochs=12, cosine=True, ema=0.99),
-    "modular": TrainingConfig(batch_size=512, max_epochs=10, cosine=True),
+    "modular": TrainingConfig(batch_size=512, max_epochs=10, cosine=True, base_learning_rate=1e-2, relaxation=0.2),
+}
+FLOWS = {
+    "denoising": architectures.eight_gaussians(),
+    "modular": architectures.eight_gaussians("modular", net=MLPSpec(activation="tanh"), scale=False),
 }
 NAMES = {"denoising": "Discrete Denoising Flow", "modular": "Discrete Flow"}
 
@@ -41,7 +46,7 @@ def main(folder: str = "demo") -> None:
     ]
     samples = {"data": test[:20_000]}
     for kind, config in CONFIGS.items():
-        flow = architectures.eight_gaussians(kind).build(seed=0)
+        flow = FLOWS[kind].build(seed=0)
         start = time.monotonic()
         fit(flow, data, config=config, device="cpu")
         bits = flow.bits_per_dim(test, batch_size=10_000)

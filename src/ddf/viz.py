@@ -66,7 +66,7 @@ def map_grids(
     first = next(iter(maps.values()))
     rows = -(-max(len(group) for group in maps.values()) // columns)
     height, width = first.shape[-2:]
-    inches = 3.6 * len(maps), 3.6 * rows * (height + 2) / (columns * (width + 2)) + (0.9 if names else 0.45)
+    inches = 3.6 * len(maps), 3.6 * rows * (height + 2) / (columns * (width + 2)) + (0.65 if names else 0.3)
     figure = Figure(figsize=inches, layout="constrained")
     table = np.array([*colors, (255, 255, 255)], dtype=np.uint8)
     for axes, (title, group) in zip(figure.subplots(1, len(maps), squeeze=False)[0], maps.items(), strict=True):
@@ -102,7 +102,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: s
             axes.plot(range(1, len(values) + 1), values, styles[number % 4], linewidth=1.2, label=name)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("epoch", fontsize=9)
-        axes.set_ylabel("validation bits per predicted symbol", fontsize=9)
+        axes.set_ylabel("validation bits per symbol", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, ncols=1 + (len(group) > 6))

@@ -1,6 +1,6 @@
 """Cityscapes label maps: 8 categories at 32 × 64."""
 
-__all__ = ["cityscapes", "flip"]
+__all__ = ["CITYSCAPES_CLASSES", "cityscapes", "flip"]
 
 from os import PathLike
 from pathlib import Path
@@ -25,7 +25,7 @@ _CATEGORIES: dict[str, tuple[tuple[int, ...], tuple[int, int, int]]] = {
     "human": ((24, 25), (220, 20, 60)),
     "vehicle": ((26, 27, 28, 29, 30, 31, 32, 33, 255), (0, 0, 142)),  # 255 is the licence plate, whose id is −1
 }
-_CLASSES = Classes.plain(
+CITYSCAPES_CLASSES = Classes.plain(
     len(_CATEGORIES), names=tuple(_CATEGORIES), colors=tuple(color for _, color in _CATEGORIES.values())
 )
 _TRAIN = 2500  # of the 2975 official training maps; the others validate
@@ -56,7 +56,7 @@ def cityscapes(source: str | PathLike[str] | None, size: tuple[int, int] = (32, 
             raise DataError(f"{source}: {split} has shape {array.shape}, but should be (…, 1, {size[0]}, {size[1]})")
         maps[split] = torch.from_numpy(_categories(array, f"{source}: {split}"))
     train = Redrawn(maps["train"], flip) if augment else maps["train"]
-    return DataSet("Cityscapes", _CLASSES, {**maps, "train": train})
+    return DataSet("Cityscapes", CITYSCAPES_CLASSES, {**maps, "train": train})
 
 
 def flip(maps: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,6 @@
 """MNIST digits in two values: binarised afresh at every look, or once and for all."""
 
-__all__ = ["binarize", "mnist", "read_amat", "read_idx", "static_mnist"]
+__all__ = ["MNIST_CLASSES", "binarize", "mnist", "read_amat", "read_idx", "static_mnist"]
 
 import gzip
 import zlib
@@ -17,7 +17,7 @@ from ddf.data.dataset import Data, DataError, DataSet
 from ddf.data.download import cache_folder, fetch
 from ddf.data.redrawn import Redrawn
 
-_CLASSES = Classes.plain(2, names=("background", "stroke"), colors=((0, 0, 0), (255, 255, 255)))
+MNIST_CLASSES = Classes.plain(2, names=("background", "stroke"), colors=((0, 0, 0), (255, 255, 255)))
 _VALIDATION = 10_000  # the last of the training images
 
 _HOMES = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -55,7 +55,7 @@ def mnist(folder: str | PathLike[str] | None = None, seed: int = 0) -> DataSet:
         "validation": binarize(grey[-_VALIDATION:], torch.Generator().manual_seed(2 * seed + 1)),
         "test": binarize(grey_test, torch.Generator().manual_seed(2 * seed)),
     }
-    return DataSet("binary MNIST", _CLASSES, splits)
+    return DataSet("binary MNIST", MNIST_CLASSES, splits)
 
 
 def static_mnist(folder: str | PathLike[str] | None = None) -> DataSet:
@@ -70,7 +70,7 @@ def static_mnist(folder: str | PathLike[str] | None = None) -> DataSet:
         if pixels.shape[1] != 784:
             raise DataError(f"{name} has {pixels.shape[1]} columns, but images of 28 × 28 have 784")
         splits[split] = torch.from_numpy(pixels).view(-1, 1, 28, 28)
-    return DataSet("static binary MNIST", _CLASSES, splits)
+    return DataSet("static binary MNIST", MNIST_CLASSES, splits)
 
 
 def binarize(grey: Tensor, generator: torch.Generator) -> Tensor:
