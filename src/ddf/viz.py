@@ -66,7 +66,9 @@ def map_grids(
     first = next(iter(maps.values()))
     rows = -(-max(len(group) for group in maps.values()) // columns)
     height, width = first.shape[-2:]
-    inches = 3.6 * len(maps), 3.6 * rows * (height + 2) / (columns * (width + 2)) + (0.65 if names else 0.3)
+    in_a_line = 4 * len(maps)  # of the legend
+    lines = -(-len(names) // in_a_line)
+    inches = 3.6 * len(maps), 3.6 * rows * (height + 2) / (columns * (width + 2)) + 0.35 + 0.25 * lines
     figure = Figure(figsize=inches, layout="constrained")
     table = np.array([*colors, (255, 255, 255)], dtype=np.uint8)
     for axes, (title, group) in zip(figure.subplots(1, len(maps), squeeze=False)[0], maps.items(), strict=True):
@@ -82,7 +84,9 @@ def map_grids(
             Patch(facecolor=(red / 255, green / 255, blue / 255), edgecolor="grey", label=name)
             for name, (red, green, blue) in zip(names, colors, strict=True)
         ]
-        figure.legend(handles=patches, loc="outside lower center", ncols=len(names), fontsize=8, frameon=False)
+        figure.legend(
+            handles=patches, loc="outside lower center", ncols=min(in_a_line, len(names)), fontsize=8, frameon=False
+        )
     _save(figure, path)
 
 

@@ -132,7 +132,10 @@ def _how(results: Sequence[Result], command: str) -> str:
         f"ddf {result.machine['ddf']}"
         for result in results
     )
-    lines = ["## How", "", "```sh", command, "```", "", *(f"- {text}" for text in machines)]
+    seeds = {(result.row, result.model): result.seed for result in results}  # the last of each: they are sorted
+    typed = [f"ddf reproduce {row} --model {model} --seeds {last + 1}" for (row, model), last in seeds.items()]
+    lines = ["## How", "", "The runs (with `--mnist` and `--cityscapes` for where the data is), and this report:", ""]
+    lines += ["```sh", *typed, command, "```", "", *(f"- {text}" for text in machines)]
     return "\n".join([*lines, "", "Every run, with its settings and curves, is in [results.json](results.json)."])
 
 
