@@ -16,6 +16,7 @@ from ddf.data import (
     Columns,
     DataError,
     EightGaussians,
+    LabelMaps,
     Redrawn,
     cityscapes,
     crop,
@@ -348,3 +349,99 @@ def test_values_that_no_class_stands_for_are_named() -> None:
         Classes((1, 2), names=("one",))
     with pytest.raises(ValueError, match="different integers"):
         Classes((1, 1))
+    for symbol in (-1, 2):
+        with pytest.raises(ValueError, match="but there are 2 classes"):
+            classes.to_values(np.array([0, symbol]))
+
+
+def test_any_integers_may_be_classes(tmp_path: Path) -> None:
+    values = np.array([[-7, 0, 2**40], [-(2**40), 5, 5]])
+    np.save(tmp_path / "x.npy", values)
+    Image.fromarray(np.array([[-3, 5]], np.int32)).save(tmp_path / "x.tif")
+    for source in (tmp_path, [tmp_path / "x.npy", tmp_path / ".." / tmp_path.name / "x.npy"]):
+        found = read_label_maps(source)
+        assert len(found.maps) == 1  # a file that is named twice is read once; one kind of file is skipped
+        assert found.classes.to_values(found.maps[0]).min() < 0
+    np.save(tmp_path / "x.npy", np.array([[[2**63]]], np.uint64))
+    with pytest.raises(DataError, match=r"x.npy: contains 9223372036854775808"):
+        read_label_maps(tmp_path / "x.npy")
+
+
+def test_splits_that_the_files_name_are_kept(tmp_path: Path) -> None:
+    arrays = {name: RNG.integers(0, 3, (count, 4, 4)) for name, count in (("train", 5), ("val", 3), ("test", 2))}
+    np.savez(tmp_path / "x.npz", **arrays)
+    data = read_label_maps(tmp_path / "x.npz").data_set()
+    for name, array in arrays.items():
+        assert np.array_equal(data["validation" if name == "val" else name][:, 0], array)
+    for name, array in arrays.items():
+        (tmp_path / "maps" / f"{name}annot").mkdir(parents=True)
+        for i, part in enumerate(array):
+            np.save(tmp_path / "maps" / f"{name}annot" / f"{i}.npy", part)
+    data = read_label_maps(tmp_path / "maps").data_set()
+    assert {split: len(data[split]) for split in data.splits} == {"train": 5, "validation": 3, "test": 2}
+
+
+def test_shares_and_crops_that_make_no_sense_are_refused() -> None:
+    maps = [np.zeros((8, 8), np.uint8)] * 4
+    found = LabelMaps("x", maps, list("abcd"), Classes((0,)))
+    assert {split: len(share) for split, share in found.data_set().splits.items()} == {
+        "train": 2,
+        "validation": 1,
+        "test": 1,
+    }
+    for part in (-0.1, 1.0, 1.5):
+        with pytest.raises(ValueError, match=f"validation={part}, but a part of the data is between 0 and 1"):
+            found.data_set(validation=part)
+    with pytest.raises(DataError, match=r"4 samples are too few for validation=0.9 and test=0.9"):
+        found.data_set(validation=0.9, test=0.9)
+    for size in ((0, 0), (-1, 4), (2.5, 2.5), (4,), 4):
+        with pytest.raises(ValueError, match=r"it must be \(height, width\), both positive integers"):
+            crop(maps, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "values"),
+    [
+        ('x,y\n"a\nb",1\nab,2\nab,1\n', ("x", "y"), (("a\nb", "ab"), ("1", "2"))),
+        ("x;y\n1,5;2\n1,5;3\n2;2\n\n\n", ("x", "y"), (("1,5", "2"), ("2", "3"))),
+        ('"a,b";c\n1;2\n3;4\n1;4\n', ("a,b", "c"), (("1", "3"), ("2", "4"))),
+        ("x\ty\t\n1\t2\t\n3\t2\t\n3\t2\t\n", ("x", "y"), (("1", "3"), ("2",))),
+        ("\ufeffx\na\u2028b\nc\nc\n", ("x",), (("a\u2028b", "c"),)),
+    ],
+)
+def test_tables_as_people_write_them(text: str, names: object, values: object, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(text.encode())
+    assert read_table(tmp_path / "x.csv").classes == Columns(names, values)
+    (tmp_path / "x.csv").write_text("a,a\n1,2\n1,2\n1,2\n")
+    with pytest.raises(DataError, match="two columns have the same name, 'a'"):
+        read_table(tmp_path / "x.csv")
+
+
+def test_a_flow_takes_the_classes_of_its_data_and_keeps_them() -> None:
+    maps = RNG.integers(0, 3, (20, 4, 4))
+    flows = {k: FlowSpec(num_classes=k, shape=(1, 4, 4), layers=()).build() for k in (3, 5)}
+    data = LabelMaps("x", list(maps), [""] * 20, Classes((0, 10, 20))).data_set()
+    other = LabelMaps("x", list(maps), [""] * 20, Classes((7, 8, 9))).data_set()
+    with pytest.raises(ValueError, match="the data has 3 classes, but the flow has 5"):
+        ddf.fit(flows[5], data, device="cpu")
+    assert flows[5].classes is None
+    ddf.fit(flows[3], data, device="cpu")
+    flows[3].base.thaw()
+    with pytest.raises(ValueError, match="the flow's classes stand for other values"):
+        ddf.fit(flows[3], other, device="cpu")
+    assert flows[3].classes == Classes((0, 10, 20))
+
+
+def test_what_is_not_what_its_name_says_is_skipped(tmp_path: Path) -> None:
+    grey = Image.fromarray(RNG.integers(0, 4, (16, 16), dtype=np.uint8))
+    grey.save(tmp_path / "good.png")
+    grey.save(tmp_path / "x.jpg")
+    (tmp_path / "x.jpg").rename(tmp_path / "lossy.png")
+    found = read_label_maps(tmp_path)
+    assert found.skipped == ("lossy.png: is a JPEG file under another name",)
+    np.savez(tmp_path / "x.npz", a=np.zeros((2, 2, 2), int))
+    (tmp_path / "x.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:-40])
+    with pytest.raises(DataError, match=r"x.npz cannot be read"):
+        read_label_maps(tmp_path / "x.npz")
+    with pytest.raises(DataError, match="is no npz file"):
+        cityscapes(tmp_path / "x.npz")

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -157,3 +158,11 @@ def test_the_cache_has_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.delenv("DDF_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "ddf"
+
+
+def test_several_at_once_download_once(server: Server, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: fetch([f"{server.url}/file"], tmp_path / "file", MD5), range(4)))
+    assert [path.read_bytes() == CONTENT for path in paths] == [True] * 4
+    assert len(server.asked) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

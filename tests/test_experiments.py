@@ -1,6 +1,7 @@
 """The paper's table in small: presets, runs that go on, and the report of what is finished."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ddf import architectures
 from ddf.architectures import Channel, lattice_order
 from ddf.cli import main
 from ddf.data import EightGaussians
-from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, presets, run_experiment, runs, write_report
+from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, presets, report, run_experiment, runs, write_report
 from ddf.spec import DenoisingCouplingSpec, ModularCouplingSpec, ShuffleSpec, SplitPriorSpec
 from ddf.training import TrainingConfig
 
@@ -108,19 +109,42 @@ def test_a_row_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(runs, "fit", forbidden)
     again = run_experiment(small("ddf"), 0, data[0], tmp_path / "runs", device="cpu")
     assert again == results["ddf", 0]
-    found = collect(tmp_path / "runs")
+    changed = replace(small("ddf"), config=replace(SMALL["ddf"], max_epochs=1))
+    with pytest.raises(ValueError, match=r"seed-0 holds a finished run with other settings than the preset"):
+        run_experiment(changed, 0, data[0], tmp_path / "runs", device="cpu")
+    for name, contents in (("seed-7", b""), ("seed-8", b"{}"), ("seed-0 (copy)", b"{}")):
+        (tmp_path / "runs" / "eight-gaussians" / "df" / name).mkdir()
+        (tmp_path / "runs" / "eight-gaussians" / "df" / name / "result.json").write_bytes(contents)
+    with pytest.warns(UserWarning, match=r"left out of the report: the result in .*seed-[78] is damaged") as warned:
+        found = collect(tmp_path / "runs")
+    assert len(warned) == 2
     assert len(found) == 4
-    report = write_report(found, tmp_path / "report", "ddf reproduce", {"eight-gaussians": data[0]})
-    text = report.read_text()
+    written = write_report(found, tmp_path / "report", "ddf reproduce", {"eight-gaussians": data[0]})
+    text = written.read_text()
     bits = [results["ddf", seed].test_bits for seed in (0, 1)]
     assert f"| 4.58 ± 0.02 | **{np.mean(bits):.4f} ± {np.std(bits, ddof=1):.4f}** | 0, 1 |" in text
+    assert "8 Gaussians, Discrete Flow: **not** run with the settings of the preset" in text
     assert "| binary MNIST | Discrete Flow | 0.37 ± 0.01 | not run yet |" in text
     assert "the denoising flow is lower by" in text
     assert "4.6076" in text
     for picture in ("eight-gaussians-samples.png", "eight-gaussians-curves.png"):
         assert f"]({picture})" in text
-        assert (report.parent / picture).stat().st_size > 1000
-    assert len(json.loads((report.parent / "results.json").read_text())) == 4
+        assert (written.parent / picture).stat().st_size > 1000
+    assert len(json.loads((written.parent / "results.json").read_text())) == 4
+
+
+@pytest.mark.parametrize(
+    ("df", "ddf", "words"),
+    [
+        ([5.0, 5.1], [4.0, 4.1], r"is lower by 1.0000, more than the sum of the deviations"),
+        ([5.0, 5.1], [5.0, 5.1], r"is \*\*not\*\* lower by more than the sum"),
+        ([5.0, 5.0], [4.0, 4.0], r"is lower by 1.0000, more than"),
+        ([5.0], [4.0], r"is lower \(\+1.0000\), but one seed"),
+        ([4.0], [5.0, 5.0], r"is \*\*not\*\* lower \(-1.0000\), but one seed"),
+    ],
+)
+def test_the_report_compares_honestly(df: list[float], ddf: list[float], words: str) -> None:
+    assert re.search(words, report._verdict({"df": df, "ddf": ddf}))
 
 
 def test_an_epoch_that_was_repeated_counts_once(tmp_path: Path) -> None:
@@ -147,13 +171,19 @@ def test_maps_are_drawn_in_their_colours(tmp_path: Path) -> None:
 
 
 def test_reproduce_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "mnistt"]) == 1
+    assert main(["reproduce", "mnistt"]) == 2
     assert "there is no row 'mnistt'; there are eight-gaussians, " in capsys.readouterr().err
     assert main(["reproduce", "--report-only", "--runs", str(tmp_path)]) == 1
     assert "there is no finished run in" in capsys.readouterr().err
     assert main(["reproduce", "cityscapes", "--runs", str(tmp_path), "--device", "cpu"]) == 1
     assert "https://www.cityscapes-dataset.com" in capsys.readouterr().err
-    assert main(["reproduce", "--seeds", "0"]) == 1
+    assert main(["reproduce", "--seeds", "0"]) == 2
+    assert main(["reproduce", "--report-only", "--no-report"]) == 2
+    assert main(["reproduce", "cityscapes-split-h1", "--model", "df"]) == 2
+    capsys.readouterr()
+    # What is missing is said before anything is trained.
+    assert main(["reproduce", "eight-gaussians", "cityscapes", "--runs", str(tmp_path)]) == 1
+    assert not list(tmp_path.glob("*/*/*/run"))
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "--model", "vae"])
     assert stop.value.code == 2

@@ -3,10 +3,16 @@
 __all__ = ["main"]
 
 import argparse
+import importlib.util
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+
+
+class UsageError(ValueError):
+    """A command line that makes no sense."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nddf: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
+    except UsageError as error:
+        print(f"ddf: {error}", file=sys.stderr)
+        return 2
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         print(f"ddf: {error}", file=sys.stderr)
         return 1
@@ -74,37 +83,56 @@ def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser
 def _reproduce(options: argparse.Namespace, typed: str) -> int:
     from ddf.experiments import EXPERIMENTS, ROWS, collect, run_experiment, write_report
     from ddf.experiments.presets import MODELS, TABLE
-    from ddf.experiments.runs import load_data
+    from ddf.experiments.runs import is_finished, load_data
 
     rows = options.rows or list(TABLE)
     for row in rows:
         if row not in ROWS:
-            raise ValueError(f"there is no row {row!r}; there are {', '.join(ROWS)}")
+            raise UsageError(f"there is no row {row!r}; there are {', '.join(ROWS)}")
     if options.seeds < 1:
-        raise ValueError(f"--seeds {options.seeds}, but it takes at least 1")
-    sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
+        raise UsageError(f"--seeds {options.seeds}, but it takes at least 1")
+    if options.report_only and options.no_report:
+        raise UsageError("--report-only and --no-report leave nothing to do")
     models = list(MODELS) if options.model == "both" else [options.model]
     chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
+    if not chosen:
+        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
+    if not options.no_report and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError(
+            "the report needs matplotlib: pip install 'discrete-denoising-flows[plot]', or say --no-report for now"
+        )
+    sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
     # One seed of everything first: so an early end still shows every row.
-    for seed in range(0 if options.report_only else options.seeds):
-        for experiment in chosen:
-            data = load_data(experiment.row.data, sources, seed)
-            result = run_experiment(experiment, seed, data, options.runs, options.device)
-            print(
-                f"{experiment.row.title}, {MODELS[experiment.model]}, seed {seed}: {result.test_bits:.4f} bits per "
-                f"dimension on the test set, {result.validation_bits:.4f} in validation, {result.train_seconds:.0f} s",
-                flush=True,
-            )
+    planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
+    if options.report_only:
+        planned = []
+    for name in dict.fromkeys(
+        experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
+    ):
+        load_data(name, sources)  # what is missing is said before anything is trained
+    for seed, experiment in planned:
+        done = is_finished(experiment, seed, options.runs)
+        data = None if done else load_data(experiment.row.data, sources, seed)
+        result = run_experiment(experiment, seed, data, options.runs, options.device)
+        print(
+            f"{experiment.row.title}, {MODELS[experiment.model]}, seed {seed}: {result.test_bits:.4f} bits per "
+            f"dimension on the test set, {result.validation_bits:.4f} in validation, {result.train_seconds:.0f} s",
+            flush=True,
+        )
     if options.no_report:
         return 0
-    results = collect(options.runs)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = collect(options.runs)
+    for warning in caught:
+        print(f"ddf: {warning.message}", file=sys.stderr)
     if not results:
         raise ValueError(f"there is no finished run in {options.runs}")
     data_sets = {}
     for name in {ROWS[result.row].data for result in results} - ({"cityscapes"} if options.public else set()):
         try:
             data_sets[name] = load_data(name, sources)
-        except OSError:
+        except (OSError, ValueError):
             print(f"ddf: {name} is not at hand, so the report shows samples without data", file=sys.stderr)
     print(f"The report: {write_report(results, options.report, typed, data_sets)}")
     return 0

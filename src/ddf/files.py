@@ -1,6 +1,6 @@
 """Files that are either whole or not there."""
 
-__all__ = ["atomic_write"]
+__all__ = ["atomic_write", "locked"]
 
 import os
 import tempfile
@@ -37,6 +37,23 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process is in here with the same path, a file that comes and goes."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows
+        yield
+        return
+    with path.open("a") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -2,6 +2,7 @@
 
 __all__ = ["CITYSCAPES_CLASSES", "cityscapes", "flip"]
 
+import zipfile
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,16 @@ def flip(maps: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _from_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    names = (("train", "train"), ("validation", "val"), ("test", "test"))
     try:
-        with np.load(path) as file:
-            return {split: file[name] for split, name in (("train", "train"), ("validation", "val"), ("test", "test"))}
-    except (KeyError, ValueError, OSError, EOFError) as error:
+        with path.open("rb") as raw, np.load(raw) as file:
+            arrays = {split: file[name] for split, name in names}
+    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is no npz file with arrays train, val and test: {error}") from error
+    for split, array in arrays.items():
+        if array.dtype != np.uint8 or not len(array):
+            raise DataError(f"{path}: {split} has {len(array)} maps of {array.dtype}, but label ids are uint8")
+    return arrays
 
 
 def _from_folder(folder: Path, size: tuple[int, int]) -> dict[str, np.ndarray[Any, Any]]:

@@ -62,6 +62,9 @@ class Classes:
 
     def to_values(self, symbols: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The integers that symbols stand for."""
+        symbols = np.asarray(symbols)
+        if symbols.size and not (symbols.min() >= 0 and symbols.max() < self.num_classes):
+            raise ValueError(f"symbols {symbols.min()} … {symbols.max()}, but there are {self.num_classes} classes")
         return np.asarray(self.values, dtype=np.int64)[symbols]
 
     def to_plain(self) -> dict[str, Any]:

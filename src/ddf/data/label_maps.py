@@ -3,6 +3,8 @@
 __all__ = ["LabelMaps", "crop", "read_label_maps", "read_table"]
 
 import csv
+import io
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ class LabelMaps:
         names: The name of each.
         classes: What the symbols stand for.
         skipped: What was left out, and why, a line for each.
+        splits: The split that each belongs to, where the files say so: folders or arrays called train…, val… and test….
     """
 
     name: str
@@ -42,6 +45,7 @@ class LabelMaps:
     names: Sequence[str]
     classes: Classes
     skipped: tuple[str, ...] = ()
+    splits: Sequence[str] = ()
 
     @property
     def sizes(self) -> set[tuple[int, ...]]:
@@ -51,7 +55,7 @@ class LabelMaps:
     def data_set(
         self, crop_size: tuple[int, int] | None = None, validation: float = 0.1, test: float = 0.1, seed: int = 0
     ) -> DataSet:
-        """Shares the maps out by chance into training, validation and test.
+        """Shares the maps out into training, validation and test: as the files say (`splits`), or else by chance.
 
         Arguments:
             crop_size: Height and width of the pieces to train on: a fresh one of each map at every look, and one drawn
@@ -65,15 +69,12 @@ class LabelMaps:
             raise DataError(
                 f"{self.name}: the maps have {len(self.sizes)} sizes ({some} …); say crop_size=(height, width)"
             )
-        counts = {"validation": round(validation * len(self.maps)), "test": round(test * len(self.maps))}
-        order = np.random.default_rng(seed).permutation(len(self.maps))
-        left = len(order) - sum(counts.values())
-        if left < 1:
-            raise DataError(f"{self.name}: {len(order)} maps are too few to train on")
-        shares = {"train": order[:left]}
-        for split, count in counts.items():
-            if count:
-                shares[split], left = order[left : left + count], left + count
+        shares = _shares(len(self.maps), validation, test, seed, self.name)
+        if self.splits:
+            shares = {
+                split: np.flatnonzero(np.array(self.splits) == split) for split in ("train", "validation", "test")
+            }
+            shares = {split: share for split, share in shares.items() if len(share)}
         splits: dict[str, Data] = {}
         for number, (split, share) in enumerate(shares.items()):
             maps = [self.maps[i] for i in sorted(share)]
@@ -87,6 +88,23 @@ class LabelMaps:
         return DataSet(self.name, self.classes, splits, self.skipped)
 
 
+def _shares(count: int, validation: float, test: float, seed: int, name: str) -> dict[str, Array]:
+    """Who is in which split, by chance. A split that is asked for has one sample at least."""
+    for what, part in (("validation", validation), ("test", test)):
+        if not 0 <= part < 1:
+            raise ValueError(f"{what}={part}, but a part of the data is between 0 and 1")
+    sizes = {"validation": validation, "test": test}
+    counts = {split: max(1, round(part * count)) for split, part in sizes.items() if part}
+    left = count - sum(counts.values())
+    if left < 1:
+        raise DataError(f"{name}: {count} samples are too few for validation={validation} and test={test}")
+    order = np.random.default_rng(seed).permutation(count)
+    shares = {"train": order[:left]}
+    for split, size in counts.items():
+        shares[split], left = order[left : left + size], left + size
+    return shares
+
+
 def crop(maps: Sequence[Array], size: tuple[int, int], name: str = "the data") -> Redrawn:
     """Pieces of maps of any size, another one of each map at every look.
 
@@ -96,6 +114,8 @@ def crop(maps: Sequence[Array], size: tuple[int, int], name: str = "the data") -
         >>> pieces.draw(torch.tensor([0, 1, 1]), torch.Generator().manual_seed(0)).shape
         torch.Size([3, 1, 16, 16])
     """
+    if not (isinstance(size, tuple) and len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
+        raise ValueError(f"a crop of {size!r}, but it must be (height, width), both positive integers")
     for part in maps:
         if part.ndim not in (2, 3) or part.shape[-2] < size[0] or part.shape[-1] < size[1]:
             raise DataError(f"{name}: a map of shape {part.shape} has no piece of {size[0]} × {size[1]}")
@@ -137,7 +157,7 @@ def read_label_maps(source: str | PathLike[str] | Sequence[str | PathLike[str]])
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
         root, name = (path.parent if path.is_file() else path), str(path)
     else:
-        files = [Path(file) for file in source]
+        files = list({Path(file).resolve(): Path(file) for file in source}.values())
         root, name = Path(), "the files"
     found: dict[str, tuple[str, Array, list[Color]]] = {}
     skipped: list[str] = []
@@ -161,7 +181,18 @@ def read_label_maps(source: str | PathLike[str] | Sequence[str | PathLike[str]])
     arrays = [array for _, array, _ in found.values()]
     longest = max((colors for _, _, colors in found.values()), key=len)
     classes = _discover(arrays, list(found), name, longest)
-    return LabelMaps(name, [classes.to_symbols(array) for array in arrays], list(found), classes, tuple(skipped))
+    groups = [_split_of(Path(label).parts[0]) if len(Path(label).parts) > 1 else "" for label in found]
+    named = groups if "train" in groups and all(groups) else ()
+    symbols = [classes.to_symbols(array) for array in arrays]
+    return LabelMaps(name, symbols, list(found), classes, tuple(skipped), named)
+
+
+def _split_of(name: str) -> str:
+    """The split that a folder or an array of that name is: `trainannot` is training."""
+    for start, split in (("train", "train"), ("val", "validation"), ("test", "test")):
+        if name.lower().startswith(start):
+            return split
+    return ""
 
 
 def read_table(path: str | PathLike[str], validation: float = 0.1, test: float = 0.1, seed: int = 0) -> DataSet:
@@ -181,14 +212,21 @@ def read_table(path: str | PathLike[str], validation: float = 0.1, test: float =
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no text in UTF-8: {error}") from error
-    lines = text.splitlines()
-    if not lines:
+    try:
+        tables = [_rows_of(text, delimiter) for delimiter in ",;\t"]
+    except csv.Error as error:
+        raise DataError(f"{path} is no table: {error}") from error
+    table = max(tables, key=lambda rows: len(rows[0][1]) if rows else 0)  # the separator that makes most columns
+    if not table:
         raise DataError(f"{path} is empty")
-    delimiter = max(",;\t", key=lines[0].count)
-    header, *rows = csv.reader(lines, delimiter=delimiter)
-    for number, row in enumerate(rows, start=2):
+    header, rows = table[0][1], [row for _, row in table[1:]]
+    for number, row in table[1:]:
         if len(row) != len(header):
             raise DataError(f"{path}: line {number} has {len(row)} columns, but the first has {len(header)}")
+    while header and not header[-1] and not any(row[-1] for row in rows):  # lines that end with a separator
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    if len(set(header)) != len(header):
+        raise DataError(f"{path}: two columns have the same name, {max(header, key=header.count)!r}")
     if len(rows) < 3:
         raise DataError(f"{path} has {len(rows)} rows: too few")
     values = tuple(tuple(sorted(set(column))) for column in zip(*rows, strict=True))
@@ -199,19 +237,23 @@ def read_table(path: str | PathLike[str], validation: float = 0.1, test: float =
                 "leave it out, or group its values"
             )
     columns = Columns(tuple(header), values)
-    order = np.random.default_rng(seed).permutation(len(rows))
-    symbols = columns.to_symbols([rows[i] for i in order])
-    first = len(rows) - round(validation * len(rows)) - round(test * len(rows))
-    second = len(rows) - round(test * len(rows))
-    splits = {"train": symbols[:first], "validation": symbols[first:second], "test": symbols[second:]}
-    return DataSet(str(path), columns, {name: split for name, split in splits.items() if len(split)})
+    symbols = columns.to_symbols(rows)
+    shares = _shares(len(rows), validation, test, seed, str(path))
+    return DataSet(str(path), columns, {split: symbols[share] for split, share in shares.items()})
+
+
+def _rows_of(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    """The rows of a table that are not empty, each with the number of its line."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    return [(reader.line_num, row) for row in reader if row]
 
 
 def _from_array_file(path: Path) -> LabelMaps:
     try:
-        loaded = np.load(path)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError) as error:
+        with path.open("rb") as file:  # which np.load leaves open if the file is damaged
+            loaded = np.load(file)
+            arrays = {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     skipped = []
     for name in list(arrays):
@@ -221,9 +263,14 @@ def _from_array_file(path: Path) -> LabelMaps:
     if not arrays:
         raise DataError(f"{path} holds no label maps: " + "; ".join(skipped))
     names = [f"{name or path.stem}[{i}]" for name, array in arrays.items() for i in range(len(array))]
-    maps = [part.astype(np.int64) for array in arrays.values() for part in array]
+    try:
+        maps = [part for array in arrays.values() for part in _integers(array)]
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
     classes = _discover(list(arrays.values()), [name or path.name for name in arrays], str(path), [])
-    return LabelMaps(str(path), [classes.to_symbols(part) for part in maps], names, classes, tuple(skipped))
+    groups = [_split_of(name) for name, array in arrays.items() for _ in array]
+    symbols = [classes.to_symbols(part) for part in maps]
+    return LabelMaps(str(path), symbols, names, classes, tuple(skipped), groups if "train" in groups else ())
 
 
 def _read_map(path: Path) -> tuple[str, Array, list[Color]]:
@@ -236,19 +283,21 @@ def _read_map(path: Path) -> tuple[str, Array, list[Color]]:
             raise DataError(f"cannot be read ({error})") from error
         if array.dtype.kind not in "iub" or array.ndim not in (2, 3) or not array.size:
             raise DataError(f"is {array.dtype} of shape {array.shape}, but a map has integers (height, width)")
-        return "array", _few_classes(array.astype(np.int64)), []
+        return "array", _few_classes(_integers(array)), []
     if suffix not in _IMAGES:
         raise DataError("is neither PNG, TIFF, GIF nor npy")
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
+            if image.format not in ("PNG", "TIFF", "GIF"):
+                raise DataError(f"is a {image.format} file under another name")
             if getattr(image, "n_frames", 1) > 1:
                 raise DataError(f"has {image.n_frames} frames, but a map is one")
             mode = "I;16" if image.mode.startswith("I;16") else image.mode
             array = np.asarray(image)
             palette = image.getpalette("RGB") if mode == "P" else None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"cannot be read ({error})") from error
@@ -259,7 +308,13 @@ def _read_map(path: Path) -> tuple[str, Array, list[Color]]:
         hint = f" with {colors} colours; label maps have one channel" if colors else ""
         raise DataError(f"is a picture in mode {mode}{hint}")
     colors_of = [(r, g, b) for r, g, b in zip(*[iter(palette or [])] * 3, strict=True)]
-    return _ONE_CHANNEL[mode], _few_classes(array.astype(np.int64)), colors_of
+    return _ONE_CHANNEL[mode], _few_classes(_integers(array)), colors_of
+
+
+def _integers(array: Array) -> Array:
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise DataError(f"contains {array.max()}, but values of 63 bits are the largest")
+    return array.astype(np.int64)
 
 
 def _other_palettes(found: dict[str, tuple[str, Array, list[Color]]]) -> list[str]:
@@ -267,7 +322,7 @@ def _other_palettes(found: dict[str, tuple[str, Array, list[Color]]]) -> list[st
     seen: dict[int, tuple[Color, str]] = {}
     skipped = []
     for label, (_, array, palette) in list(found.items()):
-        used = {int(value): palette[value] for value in np.unique(array) if value < len(palette)}
+        used = {int(value): palette[value] for value in np.unique(array) if 0 <= value < len(palette)}
         for value, color in used.items():
             other, first = seen.get(value, (color, label))
             if other != color:
@@ -295,6 +350,6 @@ def _discover(arrays: Sequence[Array], names: Sequence[str], source: str, palett
                 f"{source}: with {name} there are {len(values)} values, but {MOST_CLASSES} classes are the most"
             )
     ordered = tuple(int(value) for value in sorted(values))
-    if palette and ordered[-1] < len(palette):
+    if palette and ordered[0] >= 0 and ordered[-1] < len(palette):
         return Classes(ordered, colors=tuple(palette[value] for value in ordered))
     return Classes(ordered)

@@ -45,7 +45,7 @@ def mnist(folder: str | PathLike[str] | None = None, seed: int = 0) -> DataSet:
     """
     train, test = (read_idx(_find(folder, name, _HOMES, md5, "mnist")) for name, md5 in _IDX.items())
     for what, images in (("train", train), ("test", test)):
-        if images.ndim != 3 or images.dtype != np.uint8:
+        if images.shape[1:] != (28, 28) or not len(images):
             raise DataError(f"MNIST: the {what} images have shape {images.shape}, but should be (…, 28, 28)")
     if len(train) <= _VALIDATION:
         raise DataError(f"MNIST: {len(train):,} training images, but the last {_VALIDATION:,} are for validation alone")

@@ -92,8 +92,8 @@ def _experiments() -> list[Experiment]:
             if split
             else {"df": (0.37, 0.01), "ddf": (0.23, 0.01)},
             {
-                "ddf": f"batches of 128, 12 epochs per net, {_LOCAL}, {_LATTICE}",
-                "df": f"batches of 128, 8 epochs, a learning rate of 0.0003, {_JOINT}, {_LATTICE}",
+                "ddf": f"batches of 128, 12 epochs per net, a warm-up of 100 steps, {_LOCAL}, {_LATTICE}",
+                "df": f"batches of 128, 8 epochs, a learning rate of 0.0003 after 100 steps, {_JOINT}, {_LATTICE}",
             },
         )
         city = Row(
@@ -106,7 +106,7 @@ def _experiments() -> list[Experiment]:
             if split
             else {"df": (1.46, 0.0), "ddf": (0.79, 0.01)},
             {
-                "ddf": f"40 epochs per net, mirrored maps, {_LOCAL}, {_LATTICE}",
+                "ddf": f"40 epochs per net, a warm-up of 100 steps, mirrored maps, {_LOCAL}, {_LATTICE}",
                 "df": f"30 epochs, mirrored maps, {_JOINT}, {_LATTICE}",
             },
         )
@@ -122,7 +122,7 @@ def _experiments() -> list[Experiment]:
             f"Cityscapes, split priors, h = {top}",
             "cityscapes",
             {},
-            {"ddf": f"40 epochs per net, mirrored maps, {_LOCAL}, {_LATTICE}"},
+            {"ddf": f"40 epochs per net, a warm-up of 100 steps, mirrored maps, {_LOCAL}, {_LATTICE}"},
         )
         found.append(Experiment(row, "ddf", architectures.cityscapes(top=top, shuffles="lattice"), _CITYSCAPES))
     return found

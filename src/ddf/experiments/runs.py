@@ -5,7 +5,10 @@ __all__ = ["Result", "collect", "load_data", "run_experiment"]
 import json
 import platform
 import time
+import warnings
+import zipfile
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,8 @@ import numpy as np
 import torch
 
 from ddf import __version__
-from ddf.data import DataSet, EightGaussians, cityscapes, mnist
-from ddf.experiments.presets import Experiment
+from ddf.data import DataError, DataSet, EightGaussians, cityscapes, mnist
+from ddf.experiments.presets import EXPERIMENTS, Experiment
 from ddf.files import atomic_write
 from ddf.training import fit
 
@@ -40,6 +43,8 @@ class Result:
         curves: Validation bits by epoch, for each net.
         machine: Software and hardware.
         settings: The training's settings.
+        spec: The flow's spec.
+        samples: Some samples of the flow.
     """
 
     row: str
@@ -54,6 +59,7 @@ class Result:
     curves: dict[str, list[float]]
     machine: dict[str, str]
     settings: dict[str, Any]
+    spec: dict[str, Any]
     samples: np.ndarray[Any, Any] | None = field(default=None, compare=False)
 
 
@@ -76,7 +82,7 @@ def load_data(name: str, sources: dict[str, str | PathLike[str] | None], seed: i
 def run_experiment(
     experiment: Experiment,
     seed: int,
-    data: DataSet,
+    data: DataSet | None,
     folder: Path,
     device: torch.device | str | None = None,
     progress: bool | None = None,
@@ -86,14 +92,22 @@ def run_experiment(
     Arguments:
         experiment: The preset.
         seed: Draws the first weights, the order of the samples and the fresh randomness.
-        data: The data of the row.
+        data: The data of the row; a finished run needs none.
         folder: Where the runs are kept, each in a directory of its own. An interrupted one goes on.
         device: Where to train.
         progress: Whether to show progress; None for: on a terminal.
     """
     place = folder / experiment.row.name / experiment.model / f"seed-{seed}"
     if (place / "result.json").exists():
-        return read_result(place)
+        result = read_result(place)
+        if not follows(result, experiment):
+            raise ValueError(
+                f"{place} holds a finished run with other settings than the preset has now; move it away, "
+                "or take another directory for the runs"
+            )
+        return result
+    if data is None:
+        raise ValueError(f"{place} is not finished, and there is no data to go on with")
     config = replace(experiment.config, seed=seed)
     flow = experiment.spec.build(seed=seed)
     start = time.monotonic()
@@ -122,29 +136,56 @@ def run_experiment(
         curves=_curves(place / "run" / "metrics.jsonl"),
         machine=machine(flow.device),
         settings=config.to_plain(),
+        spec=json.loads(experiment.spec.to_json()),
         samples=samples,
     )
     with atomic_write(place / "samples.npz") as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, samples=samples)
     plain = {key: value for key, value in asdict(result).items() if key != "samples"}
     with atomic_write(place / "result.json") as temporary:
-        temporary.write_text(json.dumps(plain, indent=1) + "\n")
+        temporary.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
     return result
+
+
+def is_finished(experiment: Experiment, seed: int, folder: Path) -> bool:
+    """Whether there is a result of that run."""
+    return (folder / experiment.row.name / experiment.model / f"seed-{seed}" / "result.json").exists()
+
+
+def follows(result: Result, experiment: Experiment) -> bool:
+    """Whether a run was done as the preset says now."""
+    settings = replace(experiment.config, seed=result.seed).to_plain()
+    return result.settings == settings and result.spec == json.loads(experiment.spec.to_json())
 
 
 def read_result(place: Path) -> Result:
     """Reads what `run_experiment` wrote into a directory."""
-    plain = json.loads((place / "result.json").read_text())
-    samples = None
-    if (place / "samples.npz").exists():
-        with np.load(place / "samples.npz") as file:
-            samples = file["samples"]
-    return Result(**plain, samples=samples)
+    try:
+        plain = json.loads((place / "result.json").read_text(encoding="utf-8"))
+        samples = None
+        if (place / "samples.npz").exists():
+            with (place / "samples.npz").open("rb") as raw, np.load(raw) as file:
+                samples = file["samples"]
+        result = Result(**plain, samples=samples)
+        if (result.row, result.model) not in EXPERIMENTS or not isfinite(result.test_bits):
+            raise ValueError(f"there is no experiment {result.row} {result.model} with {result.test_bits} bits")
+    except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"the result in {place} is damaged ({error}); remove that directory and run it again"
+        ) from error
+    return result
 
 
 def collect(folder: Path) -> list[Result]:
-    """All finished runs below a directory, in the order of row, model and seed."""
-    found = [read_result(path.parent) for path in folder.glob("*/*/seed-*/result.json")]
+    """All finished runs below a directory, in the order of row, model and seed. Damaged ones are named in a warning."""
+    found = []
+    for path in folder.glob("*/*/seed-*/result.json"):
+        if not path.parent.name.removeprefix("seed-").isdigit():
+            continue
+        try:
+            found.append(read_result(path.parent))
+        except DataError as error:
+            warnings.warn(f"left out of the report: {error}", stacklevel=2)
     return sorted(found, key=lambda result: (result.row, result.model, result.seed))
 
 
@@ -159,7 +200,7 @@ def machine(device: torch.device) -> dict[str, str]:
 
 def _curves(metrics: Path) -> dict[str, list[float]]:
     curves: dict[str, list[float]] = {}
-    for line in metrics.read_text().splitlines():
+    for line in metrics.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if "epoch" in entry:
             curve = curves.setdefault(entry["layer"], [])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ddf.checkpoint import save
+from ddf.data.classes import Classes, Columns
 from ddf.data.dataset import Data, DataSet
 from ddf.data.redrawn import Redrawn
 from ddf.flow import Flow
@@ -93,12 +94,14 @@ def fit(
         >>> fitted.validation_bits < 5.5
         True
     """
+    classes = None
     if isinstance(data, DataSet):
-        if isinstance(flow, Flow):
-            flow.classes = data.classes
+        classes = data.classes
         validation = data.splits.get("validation") if validation is None else validation
         data = data["train"]
     _check(flow, data, validation, config)
+    if classes is not None:
+        _check_classes(flow, classes)
     if tensorboard and run is None:
         raise ValueError("tensorboard=True needs a run directory to write into")
     processes = Processes.start(device)
@@ -111,8 +114,11 @@ def fit(
         training = config.to_plain()
         del training["memory_cap"]  # it changes nothing in the result
         settings = {"flow": to_plain(describe(flow)), "training": training, **prints, "processes": processes.count}
+        settings["classes"] = None if classes is None else classes.to_plain()
     record = Run(folder, settings, change_settings, writes=processes.leads, tensorboard=tensorboard)
     processes.wait()
+    if classes is not None:
+        flow.classes = classes
     devices = [processes.device] if processes.device.type == "cuda" else []
     with contextlib.ExitStack() as stack:
         stack.callback(record.close)
@@ -237,6 +243,15 @@ def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConf
                 raise ValueError(f"layers {first} and {number} share a net; each needs its own to be trained")
     if all(part.frozen for part in flow.parts()):
         warnings.warn("every part of this flow is frozen: nothing is trained; part.thaw() opens one", stacklevel=3)
+
+
+def _check_classes(flow: Flow, classes: Classes | Columns) -> None:
+    if classes.num_classes != flow.num_classes:
+        raise ValueError(f"the data has {classes.num_classes} classes, but the flow has {flow.num_classes}")
+    if flow.classes is not None and flow.classes != classes:
+        raise ValueError(
+            "the flow's classes stand for other values than those of the data; flow.classes = None drops them"
+        )
 
 
 def _check_data(flow: Flow, data: Data, name: str, least: int) -> None:

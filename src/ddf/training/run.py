@@ -85,7 +85,7 @@ class Run:
         path = self.folder / "settings.json"
         if path.exists():
             try:
-                old = json.loads(path.read_text())
+                old = json.loads(path.read_text(encoding="utf-8"))
             except ValueError as error:
                 raise RunConflictError(f"{path} is damaged ({error}); take another directory") from error
             differences = _differences(old, settings)
@@ -104,13 +104,13 @@ class Run:
             raise RunConflictError(f"{self.folder} holds parts of a run, but not its settings; take another directory")
         if self.writes:
             with self.writing(), atomic_write(path) as temporary:
-                temporary.write_text(json.dumps(settings, indent=2) + "\n")
+                temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def log(self, **metrics: Any) -> None:
         """Appends a line to metrics.jsonl."""
         if self.writes:
             assert self.folder is not None
-            with self.writing(), (self.folder / "metrics.jsonl").open("a") as file:
+            with self.writing(), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"time": round(time.time(), 3), **metrics}) + "\n")
         if self.board is not None and "epoch" in metrics:
             for name in ("train_bits", "validation_bits"):
