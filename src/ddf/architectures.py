@@ -54,6 +54,7 @@ def binary_mnist(
     factor_out: str = "b",
     net: NetSpec | None = None,
     shuffles: str = "random",
+    temperature: float = 0.1,
 ) -> FlowSpec:
     """Maps of 28 × 28 binary symbols, four couplings.
 
@@ -63,6 +64,7 @@ def binary_mnist(
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: Another net than the paper's DenseNet of 8 blocks.
         shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_order`.
+        temperature: That of modular couplings.
     """
     return _multiscale(
         num_classes=2,
@@ -73,6 +75,7 @@ def binary_mnist(
         factor_out=factor_out if split_priors else None,
         net=net or DenseNetSpec(blocks=8),
         shuffles=shuffles,
+        temperature=temperature,
     )
 
 
@@ -83,6 +86,7 @@ def cityscapes(
     net: NetSpec | None = None,
     top: int = 4,
     shuffles: str = "random",
+    temperature: float = 0.1,
 ) -> FlowSpec:
     """Maps of 32 × 64 symbols of 8 classes: six couplings with split priors, five without.
 
@@ -93,6 +97,7 @@ def cityscapes(
         net: Another net than the paper's DenseNet of 15 blocks.
         top: How many classes each coupling sorts, but for the last, which sorts all: the paper's h.
         shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_order`.
+        temperature: That of modular couplings.
     """
     return _multiscale(
         num_classes=8,
@@ -103,6 +108,7 @@ def cityscapes(
         factor_out=factor_out if split_priors else None,
         net=net or DenseNetSpec(blocks=15),
         shuffles=shuffles,
+        temperature=temperature,
     )
 
 
@@ -115,6 +121,7 @@ def _multiscale(
     factor_out: str | None,
     net: NetSpec,
     shuffles: str,
+    temperature: float,
 ) -> FlowSpec:
     """For each number in `couplings`: a squeeze, then so many times {shuffle, coupling, split prior if any}."""
     if shuffles not in ("random", "lattice"):
@@ -131,7 +138,7 @@ def _multiscale(
         for _ in range(count):
             order = lattice_order(channels)
             layers += [ShuffleSpec(seed=number) if shuffles == "random" else ShuffleSpec(permutation=tuple(order))]
-            layers += [_coupling(coupling, net, top=num_classes if number == last else top)]
+            layers += [_coupling(coupling, net, num_classes if number == last else top, temperature=temperature)]
             layers += [] if factor_out is None else [SplitPriorSpec(net, factor_out)]
             number += 1
             kept, moved = order[: len(order) // 2], order[len(order) // 2 :]
@@ -179,9 +186,9 @@ def lattice_order(channels: Sequence[Channel]) -> list[int]:
     return given + moved
 
 
-def _coupling(kind: str, net: NetSpec, top: int, scale: bool = True) -> LayerSpec:
+def _coupling(kind: str, net: NetSpec, top: int, scale: bool = True, temperature: float = 0.1) -> LayerSpec:
     if kind == "denoising":
         return DenoisingCouplingSpec(net, top)
     if kind == "modular":
-        return ModularCouplingSpec(net, scale)
+        return ModularCouplingSpec(net, scale, temperature)
     raise ValueError(f"coupling={kind!r}, but it must be 'denoising' or 'modular'")

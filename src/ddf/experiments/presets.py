@@ -46,7 +46,6 @@ _TOY = TrainingConfig(batch_size=512, max_epochs=15, patience=15, cosine=True, e
 _TOY_JOINT = replace(_TOY, ema=None, base_learning_rate=1e-2, relaxation=0.2)
 _MNIST_JOINT = TrainingConfig(
     batch_size=128,
-    learning_rate=3e-4,
     base_learning_rate=1e-2,
     max_epochs=8,
     patience=8,
@@ -93,7 +92,7 @@ def _experiments() -> list[Experiment]:
             else {"df": (0.37, 0.01), "ddf": (0.23, 0.01)},
             {
                 "ddf": f"batches of 128, 12 epochs per net, a warm-up of 100 steps, {_LOCAL}, {_LATTICE}",
-                "df": f"batches of 128, 8 epochs, a learning rate of 0.0003 after 100 steps, {_JOINT}, {_LATTICE}",
+                "df": f"batches of 128, 8 epochs, a warm-up of 100 steps, a temperature of 1, {_JOINT}, {_LATTICE}",
             },
         )
         city = Row(
@@ -110,12 +109,13 @@ def _experiments() -> list[Experiment]:
                 "df": f"30 epochs, mirrored maps, {_JOINT}, {_LATTICE}",
             },
         )
-        for row, make, local, joint in (
-            (mnist, architectures.binary_mnist, _MNIST, _MNIST_JOINT),
-            (city, architectures.cityscapes, _CITYSCAPES, _CITYSCAPES_JOINT),
+        for row, make, local, joint, temperature in (
+            (mnist, architectures.binary_mnist, _MNIST, _MNIST_JOINT, 1.0),
+            (city, architectures.cityscapes, _CITYSCAPES, _CITYSCAPES_JOINT, 0.1),
         ):
             found.append(Experiment(row, "ddf", make("denoising", **options), local))  # type: ignore[arg-type]
-            found.append(Experiment(row, "df", make("modular", **options), joint))  # type: ignore[arg-type]
+            modular = make("modular", temperature=temperature, **options)  # type: ignore[arg-type]
+            found.append(Experiment(row, "df", modular, joint))
     for top in (1, 2, 6, 8):
         row = Row(
             f"cityscapes-split-h{top}",

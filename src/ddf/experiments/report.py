@@ -62,8 +62,8 @@ validation).
 
 On what the choices were made: all on validation data, and nothing on a test set. The best epoch of each net: its
 validation figure. The order of the channels, epochs, batches and moving averages of the denoising flows: runs with seed
-0. The Discrete Flows' relaxation, learning rates and activation: on 8 Gaussians, other draws than those of the runs; on
-MNIST, smaller nets and a part of the training images."""
+0. The Discrete Flows' relaxation, temperature, learning rates and activation: on 8 Gaussians, other draws than those of
+the runs; on MNIST, smaller nets and a part of the training images."""
 
 
 def _table(results: Sequence[Result]) -> str:
