@@ -60,9 +60,8 @@ reach on unseen data, {optimum:.4f}. Cityscapes: 2500 maps to train on, 475 to v
 training maps by path), 500 to test (the official validation maps, of other cities: hence figures apart from those in
 validation).
 
-On what the choices were made: all on validation data, and nothing on a test set. The best epoch of each net: its
-validation figure. The order of the channels, epochs, batches and moving averages of the denoising flows: runs with seed
-0. The Discrete Flows' relaxation, temperature, learning rates and activation: on 8 Gaussians, other draws than those of
+On what the choices were made: validation data. The best epoch of each net: its validation figure. The order of the
+channels, epochs, batches and moving averages of the denoising flows: runs with seed 0, which are among those above. The Discrete Flows' relaxation, temperature, learning rates and activation: on 8 Gaussians, other draws than those of
 the runs; on MNIST, smaller nets and a part of the training images."""
 
 
