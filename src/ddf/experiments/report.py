@@ -61,8 +61,9 @@ training maps by path), 500 to test (the official validation maps, of other citi
 validation).
 
 On what the choices were made: validation data. The best epoch of each net: its validation figure. The order of the
-channels, epochs, batches and moving averages of the denoising flows: runs with seed 0, which are among those above. The Discrete Flows' relaxation, temperature, learning rates and activation: on 8 Gaussians, other draws than those of
-the runs; on MNIST, smaller nets and a part of the training images."""
+channels, epochs, batches and moving averages of the denoising flows: runs with seed 0, which are among those above. The
+Discrete Flows' relaxation, temperature, learning rates and activation: on 8 Gaussians, other draws than those of the
+runs; on MNIST, smaller nets and a part of the training images."""
 
 
 def _table(results: Sequence[Result]) -> str:
