@@ -373,6 +373,11 @@ def test_splits_that_the_files_name_are_kept(tmp_path: Path) -> None:
     data = read_label_maps(tmp_path / "x.npz").data_set()
     for name, array in arrays.items():
         assert np.array_equal(data["validation" if name == "val" else name][:, 0], array)
+    np.savez(
+        tmp_path / "x.npz", **arrays, more=arrays["test"]
+    )  # not all of them say where they belong: nothing is lost
+    data = read_label_maps(tmp_path / "x.npz").data_set()
+    assert sum(len(data[split]) for split in data.splits) == 12
     for name, array in arrays.items():
         (tmp_path / "maps" / f"{name}annot").mkdir(parents=True)
         for i, part in enumerate(array):

@@ -1,9 +1,7 @@
-"""A user's own data: folders of label images, arrays, tables."""
+"""A user's own label maps: folders of images, and arrays."""
 
-__all__ = ["LabelMaps", "crop", "read_label_maps", "read_table"]
+__all__ = ["MOST_CLASSES", "LabelMaps", "crop", "read_label_maps", "shares_of"]
 
-import csv
-import io
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddf.data.classes import Classes, Color, Columns
+from ddf.data.classes import Classes, Color
 from ddf.data.dataset import Data, DataError, DataSet
 from ddf.data.redrawn import Redrawn
 
@@ -69,7 +67,7 @@ class LabelMaps:
             raise DataError(
                 f"{self.name}: the maps have {len(self.sizes)} sizes ({some} …); say crop_size=(height, width)"
             )
-        shares = _shares(len(self.maps), validation, test, seed, self.name)
+        shares = shares_of(len(self.maps), validation, test, seed, self.name)
         if self.splits:
             shares = {
                 split: np.flatnonzero(np.array(self.splits) == split) for split in ("train", "validation", "test")
@@ -88,7 +86,7 @@ class LabelMaps:
         return DataSet(self.name, self.classes, splits, self.skipped)
 
 
-def _shares(count: int, validation: float, test: float, seed: int, name: str) -> dict[str, Array]:
+def shares_of(count: int, validation: float, test: float, seed: int, name: str) -> dict[str, Array]:
     """Who is in which split, by chance. A split that is asked for has one sample at least."""
     for what, part in (("validation", validation), ("test", test)):
         if not 0 <= part < 1:
@@ -195,59 +193,6 @@ def _split_of(name: str) -> str:
     return ""
 
 
-def read_table(path: str | PathLike[str], validation: float = 0.1, test: float = 0.1, seed: int = 0) -> DataSet:
-    """Reads a CSV file of categorical columns, with their names on the first line, and shares its rows out by chance.
-
-    Every different text in a column is a class of that column. Columns with over 256 of them are refused: they are
-    numbers or names, not categories.
-
-    Arguments:
-        path: The file; its columns are separated by commas, semicolons or tabs.
-        validation: The part of the rows to validate on.
-        test: The part to test on.
-        seed: Draws who goes where.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8: {error}") from error
-    try:
-        tables = [_rows_of(text, delimiter) for delimiter in ",;\t"]
-    except csv.Error as error:
-        raise DataError(f"{path} is no table: {error}") from error
-    table = max(tables, key=lambda rows: len(rows[0][1]) if rows else 0)  # the separator that makes most columns
-    if not table:
-        raise DataError(f"{path} is empty")
-    header, rows = table[0][1], [row for _, row in table[1:]]
-    for number, row in table[1:]:
-        if len(row) != len(header):
-            raise DataError(f"{path}: line {number} has {len(row)} columns, but the first has {len(header)}")
-    while header and not header[-1] and not any(row[-1] for row in rows):  # lines that end with a separator
-        header, rows = header[:-1], [row[:-1] for row in rows]
-    if len(set(header)) != len(header):
-        raise DataError(f"{path}: two columns have the same name, {max(header, key=header.count)!r}")
-    if len(rows) < 3:
-        raise DataError(f"{path} has {len(rows)} rows: too few")
-    values = tuple(tuple(sorted(set(column))) for column in zip(*rows, strict=True))
-    for name, column in zip(header, values, strict=True):
-        if len(column) > MOST_CLASSES:
-            raise DataError(
-                f"{path}: the column {name!r} has {len(column)} different texts, but {MOST_CLASSES} is the most; "
-                "leave it out, or group its values"
-            )
-    columns = Columns(tuple(header), values)
-    symbols = columns.to_symbols(rows)
-    shares = _shares(len(rows), validation, test, seed, str(path))
-    return DataSet(str(path), columns, {split: symbols[share] for split, share in shares.items()})
-
-
-def _rows_of(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    """The rows of a table that are not empty, each with the number of its line."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    return [(reader.line_num, row) for row in reader if row]
-
-
 def _from_array_file(path: Path) -> LabelMaps:
     try:
         with path.open("rb") as file:  # which np.load leaves open if the file is damaged
@@ -269,8 +214,9 @@ def _from_array_file(path: Path) -> LabelMaps:
         raise DataError(f"{path}: {error}") from error
     classes = _discover(list(arrays.values()), [name or path.name for name in arrays], str(path), [])
     groups = [_split_of(name) for name, array in arrays.items() for _ in array]
+    named = groups if "train" in groups and all(groups) else ()
     symbols = [classes.to_symbols(part) for part in maps]
-    return LabelMaps(str(path), symbols, names, classes, tuple(skipped), groups if "train" in groups else ())
+    return LabelMaps(str(path), symbols, names, classes, tuple(skipped), named)
 
 
 def _read_map(path: Path) -> tuple[str, Array, list[Color]]:
