@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ddf import architectures
-from ddf.architectures import Channel, lattice_order
+from ddf.architectures import Channel, lattice_split
 from ddf.cli import main
 from ddf.data import EightGaussians
 from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, presets, report, run_experiment, runs, write_report
-from ddf.spec import DenoisingCouplingSpec, ModularCouplingSpec, ShuffleSpec, SplitPriorSpec
+from ddf.layers import ChannelSplit, DenoisingCoupling, ModularCoupling
+from ddf.layers.layer import Rearrangement
+from ddf.spec import DenoisingCouplingSpec, DenseNetSpec, ModularCouplingSpec, SplitPriorSpec
 from ddf.training import TrainingConfig
 
 SMALL = {
@@ -69,17 +72,41 @@ def test_split_priors_come_in_both_orders() -> None:
 
 def test_every_other_pixel_is_predicted_from_its_neighbours() -> None:
     """Follows which pixels no coupling has touched: after each coupling they are half as many, on a lattice."""
-    for split, couplings in ((True, 4), (False, 4)):
-        spec = architectures.binary_mnist(split_priors=split, shuffles="lattice")
-        orders = [layer.permutation for layer in spec.layers if isinstance(layer, ShuffleSpec)]
-        assert len(orders) == couplings
-        assert orders[0] == (0, 3, 1, 2)  # the diagonal is given
-    sixteen = [Channel(2 * (i // 4 % 2) + i // 2 % 2, 2 * (i // 8) + i % 2) for i in range(16)]
-    order = lattice_order(sixteen)
-    given = [sixteen[i] for i in order[:8]]
-    assert {(c.row + c.column) % 2 for c in given} == {0}
-    turned = lattice_order(given)
-    assert {given[i].row % 2 for i in turned[:4]} == {0}
+    pixels = [Channel(2 * (i // 4 % 2) + i // 2 % 2, 2 * (i // 8) + i % 2) for i in range(16)]
+    given, moved = lattice_split(pixels)
+    assert sorted(given + moved) == list(range(16))
+    assert {(pixels[i].row + pixels[i].column) % 2 for i in given} == {0}
+    pixels = [pixels[i] for i in given]
+    given, moved = lattice_split(pixels)
+    assert {pixels[i].row % 2 for i in given} == {0}
+    assert {pixels[i].row % 2 for i in moved} == {1}
+    shifted = [Channel(pixel.row + 1, pixel.column) for pixel in pixels]
+    assert lattice_split(shifted) == (given, moved)
+    with pytest.raises(ValueError, match="one channel cannot be split; squeeze first"):
+        lattice_split([Channel(0, 0), Channel(0, 1, transformed=1)])
+
+
+@pytest.mark.parametrize("coupling", ["denoising", "modular"])
+def test_what_is_transformed_is_given_from_then_on(coupling: str) -> None:
+    """No pixel is transformed twice, and all but one of a cell are in the end."""
+    for make, height, width in ((architectures.binary_mnist, 28, 28), (architectures.cityscapes, 32, 64)):
+        spec = make(coupling, split_priors=False, shuffles="lattice", net=DenseNetSpec(blocks=1, hidden=8))
+        touched = torch.zeros(1, 1, height, width, dtype=torch.long)
+        for layer in spec.build().layers:
+            if isinstance(layer, Rearrangement):
+                touched = layer.arrange(touched)
+            else:
+                assert isinstance(layer, DenoisingCoupling | ModularCoupling)
+                given, moved = layer.partition.split(touched)
+                touched = layer.partition.merge(given, moved + 1)
+                assert not moved.any(), "transformed once before"
+        left = 2 if spec.num_classes == 8 else 1  # of 64 and of 16 channels
+        assert (touched == 0).sum() == left * touched[0, 0].numel()
+
+
+def test_a_random_order_splits_in_halves() -> None:
+    spec = architectures.binary_mnist(split_priors=False)
+    assert {layer.partition for layer in spec.layers if isinstance(layer, DenoisingCouplingSpec)} == {ChannelSplit()}
     with pytest.raises(ValueError, match="shuffles='other', but it must be 'random' or 'lattice'"):
         architectures.binary_mnist(shuffles="other")
 

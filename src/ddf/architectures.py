@@ -1,11 +1,12 @@
 """The paper's architectures (appendices C and D), each a few lines of plain data."""
 
-__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_order"]
+__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_split"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
+from ddf.layers import ChannelSplit, Partition
 from ddf.spec import (
     DenoisingCouplingSpec,
     DenseNetSpec,
@@ -18,6 +19,8 @@ from ddf.spec import (
     SplitPriorSpec,
     SqueezeSpec,
 )
+
+_HALVES = ChannelSplit()
 
 
 def eight_gaussians(
@@ -63,7 +66,7 @@ def binary_mnist(
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: Another net than the paper's DenseNet of 8 blocks.
-        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_order`.
+        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_split`.
         temperature: That of modular couplings.
     """
     return _multiscale(
@@ -96,7 +99,7 @@ def cityscapes(
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: Another net than the paper's DenseNet of 15 blocks.
         top: How many classes each coupling sorts, but for the last, which sorts all: the paper's h.
-        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_order`.
+        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_split`.
         temperature: That of modular couplings.
     """
     return _multiscale(
@@ -136,17 +139,21 @@ def _multiscale(
         channels = [replace(c, row=c.row + i, column=c.column + j) for c in channels for i, j in offsets]
         cell *= 2
         for _ in range(count):
-            order = lattice_order(channels)
-            layers += [ShuffleSpec(seed=number) if shuffles == "random" else ShuffleSpec(permutation=tuple(order))]
-            layers += [_coupling(coupling, net, num_classes if number == last else top, temperature=temperature)]
+            partition = _HALVES
+            if shuffles == "random":
+                layers += [ShuffleSpec(seed=number)]
+            else:
+                given, moved = lattice_split(channels)
+                layers += [ShuffleSpec(permutation=(*given, *moved))]
+                if len(given) != len(moved):
+                    partition = ChannelSplit(len(given))
+                transformed = [replace(channels[i], transformed=channels[i].transformed + 1) for i in moved]
+                kept = [channels[i] for i in given]
+                channels = {None: [*kept, *transformed], "b": kept, "a": transformed}[factor_out]
+            choices = num_classes if number == last else top
+            layers += [_coupling(coupling, net, choices, temperature=temperature, partition=partition)]
             layers += [] if factor_out is None else [SplitPriorSpec(net, factor_out)]
             number += 1
-            kept, moved = order[: len(order) // 2], order[len(order) // 2 :]
-            if factor_out is None:
-                transformed = [replace(channels[i], transformed=channels[i].transformed + 1) for i in moved]
-                channels = [*(channels[i] for i in kept), *transformed]
-            else:
-                channels = [channels[i] for i in (kept if factor_out == "b" else moved)]
     return FlowSpec(num_classes, shape, tuple(layers))
 
 
@@ -159,36 +166,47 @@ class Channel:
     transformed: int = 0
 
 
-def lattice_order(channels: Sequence[Channel]) -> list[int]:
-    """The order of channels that gives a coupling most to predict from, and most to predict.
+def lattice_split(channels: Sequence[Channel]) -> tuple[list[int], list[int]]:
+    """The cut of channels that gives a coupling most to predict from, and most to predict.
 
     The pixels that no coupling has transformed yet lie on a lattice. Every other of them is predicted, like the fields
     of a chessboard, so that each has its nearest neighbours among those that are given; those form a lattice again,
-    turned by 45 degrees. Of the others, the least transformed are predicted. (A random order as often as not asks for
-    what is transformed already, or predicts from it.)
+    turned by 45 degrees. What is transformed already is given, too: it tells where the picture was hard to predict,
+    and there is next to nothing left to gain from sorting it again. (A random order as often as not asks for what is
+    transformed already, or withholds it.)
 
     Returns:
-        The numbers of the channels that are given, then those of as many channels to predict.
+        The numbers of the channels that are given, and of those to predict.
 
     Example:
-        >>> lattice_order([Channel(0, 0), Channel(0, 1), Channel(1, 0), Channel(1, 1)])
-        [0, 3, 1, 2]
+        >>> lattice_split([Channel(0, 0), Channel(0, 1), Channel(1, 0), Channel(1, 1)])
+        ([0, 3], [1, 2])
+        >>> lattice_split([Channel(0, 0), Channel(1, 1), Channel(0, 1, transformed=1), Channel(1, 0, transformed=1)])
+        ([0, 2, 3], [1])
     """
-    raw = [i for i, channel in enumerate(channels) if not channel.transformed]
-    step = gcd(*(channels[i].row for i in raw), *(channels[i].column for i in raw)) or 1
-    fields = {i: (channels[i].row + channels[i].column) // step % 2 for i in raw}
+    least = min(channel.transformed for channel in channels)
+    raw = [i for i, channel in enumerate(channels) if channel.transformed == least]
+    if len(raw) == 1:
+        raise ValueError("one channel cannot be split; squeeze first")
+    row, column = channels[raw[0]].row, channels[raw[0]].column
+    step = gcd(*(channels[i].row - row for i in raw), *(channels[i].column - column for i in raw))
+    fields = {i: (channels[i].row - row + channels[i].column - column) // step % 2 for i in raw}
     if len(set(fields.values())) == 1:  # a turned lattice: every other row of it
-        fields = {i: channels[i].row // step % 2 for i in raw}
-    others = sorted(set(range(len(channels))) - set(raw), key=lambda i: (channels[i].transformed, i))
+        fields = {i: (channels[i].row - row) // step % 2 for i in raw}
     moved = [i for i in raw if fields[i]]
-    moved += others[: len(channels) // 2 - len(moved)]
-    given = [i for i in range(len(channels)) if i not in moved]
-    return given + moved
+    return [i for i in range(len(channels)) if i not in moved], moved
 
 
-def _coupling(kind: str, net: NetSpec, top: int, scale: bool = True, temperature: float = 0.1) -> LayerSpec:
+def _coupling(
+    kind: str,
+    net: NetSpec,
+    top: int,
+    scale: bool = True,
+    temperature: float = 0.1,
+    partition: Partition = _HALVES,
+) -> LayerSpec:
     if kind == "denoising":
-        return DenoisingCouplingSpec(net, top)
+        return DenoisingCouplingSpec(net, top, partition)
     if kind == "modular":
-        return ModularCouplingSpec(net, scale, temperature)
+        return ModularCouplingSpec(net, scale, temperature, partition)
     raise ValueError(f"coupling={kind!r}, but it must be 'denoising' or 'modular'")
