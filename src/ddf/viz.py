@@ -99,7 +99,8 @@ def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: s
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6 * len(curves), 3.6), layout="constrained")
+    lines = -(-max((len(group) for group in curves.values()), default=0) // 2)
+    figure = Figure(figsize=(4.6 * len(curves), 3.3 + 0.2 * lines), layout="constrained")
     styles = ("-", "--", "-.", ":")
     for axes, (title, group) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
         for number, (name, values) in enumerate(group.items()):
@@ -109,7 +110,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: s
         axes.set_ylabel("validation bits per symbol", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, ncols=1 + (len(group) > 6))
+        axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
     _save(figure, path)
 
 
