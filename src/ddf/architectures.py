@@ -1,6 +1,6 @@
 """The paper's architectures (appendices C and D), each a few lines of plain data."""
 
-__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_split"]
+__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "label_maps", "lattice_split"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +8,10 @@ from math import gcd
 
 from ddf.layers import ChannelSplit, Partition
 from ddf.spec import (
+    ContextNetSpec,
     DenoisingCouplingSpec,
     DenseNetSpec,
+    FactorizedCategoricalSpec,
     FlowSpec,
     LayerSpec,
     MLPSpec,
@@ -113,6 +115,64 @@ def cityscapes(
         shuffles=shuffles,
         temperature=temperature,
     )
+
+
+def label_maps(
+    num_classes: int,
+    levels: int = 7,
+    pixels: int = 24,
+    near: int = 16,
+    hidden: Sequence[int] = (64, 48),
+) -> FlowSpec:
+    """Label maps of any size, for the codec: split priors alone, from the finest pixels to the coarsest.
+
+    At every level three of the four pixels of a cell leave the flow, one after the other, each predicted from the
+    nearest of those that stay: (1, 0) from the other three and their likes around, (0, 1) from (0, 0) and (1, 1),
+    (1, 1) from (0, 0). There are no couplings: a coupling would sort by a prediction what the split prior after it
+    codes by the same prediction.
+
+    Arguments:
+        num_classes: The number of classes K.
+        levels: The number of squeezes; what is left to the base is one pixel of 4^levels.
+        pixels: How many pixels each net looks at.
+        near: How many of them, the nearest, must be of one class for the net not to be asked.
+        hidden: The widths of its hidden layers.
+
+    Example:
+        >>> label_maps(12, levels=1).build()
+        Flow of 12 classes, shape 1 × any × any, 66,384 parameters
+             0  Squeeze() → 4 × any × any
+             1  Shuffle(permutation=(0, 1, 3, 2)) → 4 × any × any
+             2  SplitPrior(ContextNet(24 pixels, near=16, hidden=(64, 48)), ChannelSplit(index=3), factor_out='b') → ...
+             3  Shuffle(permutation=(0, 2, 1)) → 3 × any × any
+             4  SplitPrior(ContextNet(24 pixels, near=16, hidden=(64, 48)), ChannelSplit(index=2), factor_out='b') → ...
+             5  SplitPrior(ContextNet(24 pixels, near=16, hidden=(64, 48)), ChannelSplit(index=1), factor_out='b') → ...
+          base  FactorizedCategorical(shared=True) → 1 × any × any
+    """
+    layers: list[LayerSpec] = []
+    for _ in range(levels):
+        layers += [SqueezeSpec(), ShuffleSpec(permutation=(0, 1, 3, 2))]
+        for given, target in (
+            (((0, 0), (0, 1), (1, 1)), (1, 0)),
+            (((0, 0), (1, 1)), (0, 1)),
+            (((0, 0),), (1, 1)),
+        ):
+            layers += [ShuffleSpec(permutation=(0, 2, 1))] if target == (0, 1) else []
+            net = ContextNetSpec(_nearest(given, target, pixels), near, tuple(hidden))
+            layers += [SplitPriorSpec(net, partition=ChannelSplit(len(given)))]
+    return FlowSpec(num_classes, (1, None, None), tuple(layers), FactorizedCategoricalSpec(shared=True))
+
+
+def _nearest(given: Sequence[tuple[int, int]], target: tuple[int, int], count: int) -> tuple[tuple[int, ...], ...]:
+    """The pixels nearest to the target among those of cells of 2 × 2 that are given: (channel, row, column)."""
+    reach = range(-count, count + 1) if count < 8 else range(-8, 9)
+    found = [
+        ((2 * row + i - target[0]) ** 2 + (2 * column + j - target[1]) ** 2, channel, row, column)
+        for channel, (i, j) in enumerate(given)
+        for row in reach
+        for column in reach
+    ]
+    return tuple(place[1:] for place in sorted(found)[:count])
 
 
 def _multiscale(
