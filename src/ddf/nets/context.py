@@ -99,9 +99,10 @@ class ContextNet(Net):
         steps = self.steps(height, width).to(x.device)
         seen = places[asked].unsqueeze(1) + steps
         if vectors is None:
+            dtype = next(self.parameters()).dtype
             flattened = symbols.flatten()
-            nearest = one_hot(flattened[places + steps[0]], k, self.flat.weight.dtype)
-            given = one_hot(flattened[seen].flatten(), k, self.flat.weight.dtype).view(len(asked), -1)
+            nearest = one_hot(flattened[places + steps[0]], k, dtype)
+            given = one_hot(flattened[seen].flatten(), k, dtype).view(len(asked), -1)
         else:
             rows = F.pad(vectors, [reach] * 4).permute(0, 2, 3, 4, 1).reshape(-1, k)
             nearest, given = rows[places + steps[0]], rows[seen].flatten(1)

@@ -1,0 +1,305 @@
+"""A flow in integer arithmetic: the two walks once more, for coding, the same on every machine."""
+
+__all__ = ["IntegerFlow", "ModelError"]
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from math import log
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ddf.codec.coder import Array, Prediction
+from ddf.codec.frequencies import PER_BIT, frequencies
+from ddf.codec.integer import ExactAffine, Scale, quantise_net
+from ddf.data.classes import Classes, classes_from_plain
+from ddf.flow import Flow
+from ddf.layers import Conditional, DenoisingCoupling, Layer, SplitPrior, Squeeze
+from ddf.layers.layer import Rearrangement
+from ddf.nets import ContextNet
+from ddf.permutation import rank, unrank
+from ddf.prior import FactorizedCategorical
+from ddf.spec import FlowSpec, from_plain, to_plain
+from ddf.symbols import one_hot
+from ddf.tensorfile import DamagedFileError, read_tensors, write_tensors
+
+Draw = Callable[[Prediction], Array]
+
+
+class ModelError(ValueError):
+    """A file that holds no integer flow, or one that cannot be used."""
+
+
+class IntegerFlow:
+    """A trained flow whose every decision and every frequency is integer arithmetic.
+
+    Maps whose sizes the squeezes of the flow do not divide are continued to the right and below by pixels of no class,
+    which nets see as such and which are never coded.
+
+    Arguments:
+        flow: A flow whose nets are exact (see `quantise_net`); it is taken over.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        for layer in flow.layer_list():
+            if not isinstance(layer, Rearrangement | SplitPrior | DenoisingCoupling):
+                raise ModelError(f"there is no integer form of {type(layer).__name__}")
+        self.spec: FlowSpec = flow.spec
+        self.shape = flow.shape
+        self.num_classes = flow.num_classes
+        if flow.classes is not None and not isinstance(flow.classes, Classes):
+            raise ModelError("there is no integer form of a flow of tables: their columns have classes of their own")
+        self.classes: Classes = flow.classes or Classes.plain(self.num_classes)
+        self.layers: Sequence[Layer] = [layer.freeze() for layer in flow.layer_list()]
+        self.base: FactorizedCategorical = flow.base.freeze()
+        self.base_logits = (flow.base.logits.detach().double() * (PER_BIT / log(2))).round().to(torch.int32).cpu()
+        for layer in self.layers:
+            for module in layer.modules():
+                if isinstance(module, Scale) and module.factor not in (0.5, 1.0):
+                    module.factor = 1.0  # logits stay in bits, which are exact
+        self.squeezes = sum(isinstance(layer, Squeeze) for layer in self.layers)
+        self.device = torch.device("cpu")
+        tensors = {name: tensor.numpy() for name, tensor in self._integers().items()}
+        sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
+        for name in sorted(tensors):
+            values = tensors[name]
+            sha.update(f"{name} {values.dtype.str} {values.shape}\n".encode())
+            sha.update(values.tobytes())
+        self.fingerprint = sha.digest()[:16]
+
+    # ---- Files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the integer flow to one file."""
+        write_tensors(Path(path), self._integers(), self._header())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "IntegerFlow":
+        """Reads what `save` wrote."""
+        try:
+            tensors, header = read_tensors(Path(path))
+            if header.get("integer") != 1:
+                raise ModelError(f"{path} holds no integer flow; `export` makes one of a trained flow")
+            spec = from_plain(header["spec"])
+            flow: Flow = spec.build()
+            flow.classes = classes_from_plain(header["classes"])
+            for layer in flow.layer_list():
+                if isinstance(layer, Conditional):
+                    layer.net = quantise_net(layer.net, [])
+            flow.base.logits.data.copy_(tensors["base"].double() * (log(2) / PER_BIT))
+            flow.eval()
+            for name, affine in _affines(flow.layer_list()).items():
+                affine.fix(*(tensors[f"{name}.{part}"].double() for part in ("weight", "bias", "shift")))
+            integer = cls(flow)
+            integer.base_logits = tensors["base"]
+        except (DamagedFileError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise ModelError(f"{path} is not the file of an integer flow: {error}") from error
+        return integer
+
+    def _header(self) -> dict[str, Any]:
+        return {"integer": 1, "spec": to_plain(self.spec), "classes": self.classes.to_plain()}
+
+    def _integers(self) -> dict[str, Tensor]:
+        tensors = {"base": self.base_logits}
+        for name, affine in self._affines().items():
+            assert affine.fixed is not None
+            weight, bias = affine.fixed
+            small = torch.int8 if affine.limit < 128 else torch.int16
+            tensors |= {f"{name}.weight": weight.to(small).cpu(), f"{name}.bias": bias.to(torch.int32).cpu()}
+            tensors[f"{name}.shift"] = affine.shift.to(torch.int8).cpu()
+        return tensors
+
+    def _affines(self) -> dict[str, ExactAffine]:
+        return _affines(self.layers)
+
+    def to(self, device: torch.device | str) -> "IntegerFlow":
+        """Moves the nets."""
+        self.device = torch.device(device)
+        for layer in self.layers:
+            layer.to(self.device)
+        return self
+
+    # ---- The two walks -----------------------------------------------------------------------------------------------
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether samples of this shape can be coded."""
+        return len(shape) == len(self.shape) and all(
+            (have > 0 if want is None else have == want) for have, want in zip(shape, self.shape, strict=True)
+        )
+
+    @torch.no_grad()
+    def forward(self, x: Array) -> list[tuple[Array, list[Prediction]]]:
+        """Walks from data to latents.
+
+        Arguments:
+            x: Symbols (batch, *shape).
+
+        Returns:
+            What is to be coded, in the order in which it is decoded: symbols (batch, count), and a prediction for each
+            sample.
+        """
+        symbols = self._padded(torch.from_numpy(np.ascontiguousarray(x)).to(self.device, torch.int16))
+        inside = self._inside(tuple(x.shape[1:]))
+        found: list[tuple[Array, list[Prediction]]] = []
+        for layer in self.layers:
+            if isinstance(layer, Rearrangement):
+                symbols, inside = layer.arrange(symbols), layer.arrange(inside)
+                continue
+            assert isinstance(layer, SplitPrior | DenoisingCoupling)
+            given, target = layer.given_and_target(symbols)
+            given_inside, target_inside = layer.given_and_target(inside)
+            if isinstance(layer, SplitPrior):
+                found.append((_chosen(target, target_inside), self._predict(layer, given, target_inside)))
+                symbols, inside = given, given_inside
+            else:
+                ranks = rank(target.clamp(max=self.num_classes - 1), self._logits(layer, given).double(), layer.top, dim=1)
+                symbols = layer.partition.merge(given, torch.where(target_inside, ranks.to(torch.int16), target))
+        found.append((_chosen(symbols, inside), self._predict_base(len(symbols), inside)))
+        return found[::-1]
+
+    @torch.no_grad()
+    def inverse(self, batch: int, shape: tuple[int, ...], draw: Callable[[list[Prediction]], Array]) -> Array:
+        """Walks from latents to data: what `forward` returns is asked of `draw`, in the same order.
+
+        Returns:
+            Symbols (batch, *shape), uint8 or int16.
+        """
+        inside = self._inside(shape)
+        insides: list[Any] = []
+        for layer in self.layers:
+            if isinstance(layer, Rearrangement):
+                inside = layer.arrange(inside)
+                insides.append(None)
+                continue
+            assert isinstance(layer, Conditional)
+            given_inside, target_inside = layer.given_and_target(inside)
+            insides.append(target_inside)
+            if isinstance(layer, SplitPrior):
+                inside = given_inside
+        symbols = self._placed(draw(self._predict_base(batch, inside)), inside)
+        for layer, target_inside in zip(reversed(self.layers), reversed(insides), strict=True):
+            if isinstance(layer, Rearrangement):
+                symbols = layer.restore(symbols)
+            elif isinstance(layer, SplitPrior):
+                drawn = self._placed(draw(self._predict(layer, symbols, target_inside)), target_inside)
+                parts = (symbols, drawn) if layer.factor_out == "b" else (drawn, symbols)
+                symbols = layer.partition.merge(*parts)
+            else:
+                assert isinstance(layer, DenoisingCoupling)
+                given, ranks = layer.partition.split(symbols)
+                logits = self._logits(layer, given).double()
+                target = unrank(ranks.clamp(max=self.num_classes - 1), logits, layer.top, dim=1).to(torch.int16)
+                symbols = layer.partition.merge(given, torch.where(target_inside, target, ranks))
+        cut = symbols[(..., *(slice(size) for size in shape[1:]))] if len(shape) == 3 else symbols
+        return cut.to(torch.uint8 if self.num_classes <= 256 else torch.int16).cpu().numpy()
+
+    # ---- Predictions -------------------------------------------------------------------------------------------------
+
+    def _logits(self, layer: Conditional, given: Tensor) -> Tensor:
+        """Integer logits (batch, K, channels, *spatial), in floating point."""
+        return layer.net(one_hot(given, self.num_classes)) * PER_BIT
+
+    def _predict(self, layer: Conditional, given: Tensor, inside: Tensor) -> list[Prediction]:
+        if isinstance(layer.net, ContextNet):
+            return self._predict_sparsely(layer.net, given, inside)
+        logits = self._logits(layer, given).movedim(1, -1)
+        chosen = logits[inside.expand(logits.shape[:-1])]
+        rows = frequencies(chosen.to(torch.int32)).cpu().numpy().reshape(len(given), -1, self.num_classes)
+        return [_own(part) for part in rows]
+
+    def _predict_base(self, batch: int, inside: Tensor) -> list[Prediction]:
+        spread = self.base_logits.movedim(0, -1)
+        table = frequencies(spread.reshape(-1, self.num_classes)).numpy()
+        if not self.base.shared:
+            return [_own(table)] * batch
+        channels = torch.arange(len(spread)).view(1, -1, *[1] * (inside.ndim - 2)).expand(inside.shape)
+        place = channels[inside.cpu()].numpy()
+        return [Prediction(table, place, _none(self.num_classes))] * batch
+
+    def _predict_sparsely(self, net: ContextNet, given: Tensor, inside: Tensor) -> list[Prediction]:
+        """Flat places from the table, the others by the perceptron."""
+        k, reach = self.num_classes, net.reach
+        batch, channels, height, width = given.shape
+        padded = F.pad(given, [reach] * 4, value=k)
+        flat = net.is_flat(padded)
+        channel, row, column = net.offsets[0]
+        nearest = padded[:, channel, reach + row : reach + row + height, reach + column : reach + column + width]
+        place = torch.where(flat, nearest, -1)
+        asked = (~flat & inside[:, 0]).flatten().nonzero().squeeze(1)
+        steps = net.steps(height, width).to(given.device)
+        spots = net.places(batch, channels, height, width).to(given.device)[asked]
+        seen = padded.flatten()[spots.unsqueeze(1) + steps]
+        rows = frequencies(_perceive(net, seen, k)).cpu().numpy()
+        head = net.flat[0]  # type: ignore[index]
+        table = frequencies((head(torch.eye(k, device=given.device)) * PER_BIT).to(torch.int32)).cpu().numpy()
+        places = place[inside[:, 0].expand(place.shape)].view(batch, -1).cpu().numpy()
+        ends = np.cumsum((places < 0).sum(axis=1))[:-1]
+        return [
+            Prediction(table, part, own) for part, own in zip(places, np.split(rows, ends), strict=True)
+        ]
+
+    # ---- Edges -------------------------------------------------------------------------------------------------------
+
+    def _padding(self, shape: tuple[int, ...]) -> list[int]:
+        if len(shape) != 3:
+            return []
+        cell = 1 << self.squeezes
+        return [0, -shape[2] % cell, 0, -shape[1] % cell]
+
+    def _padded(self, x: Tensor) -> Tensor:
+        padding = self._padding(tuple(x.shape[1:]))
+        return F.pad(x, padding, value=self.num_classes) if any(padding) else x
+
+    def _inside(self, shape: tuple[int, ...]) -> Tensor:
+        """Which pixels there are: (1, *padded shape)."""
+        whole = torch.ones((1, *shape), dtype=torch.bool)
+        padding = self._padding(shape)
+        return (F.pad(whole, padding, value=False) if any(padding) else whole).to(self.device)
+
+    def _placed(self, symbols: Array, inside: Tensor) -> Tensor:
+        """Symbols (batch, count) where they belong, no class elsewhere."""
+        out = torch.full((len(symbols), *inside.shape[1:]), self.num_classes, dtype=torch.int16, device=self.device)
+        out[inside.expand(out.shape)] = torch.from_numpy(symbols).to(self.device, torch.int16).flatten()
+        return out
+
+
+def _perceive(net: ContextNet, seen: Tensor, classes: int) -> Tensor:
+    """Integer logits (places, K) of what is seen, (places, pixels); no class counts as nothing."""
+    first, *others = [layer for layer in net.stack if isinstance(layer, ExactAffine)]
+    assert first.fixed is not None
+    weight, bias = first.fixed
+    # A row for each class at each pixel, and one of zeros for none: what a one-hot vector would pick.
+    table = F.pad(weight.view(len(weight), -1, classes).permute(1, 2, 0), [0, 0, 0, 1]).flatten(0, 1)
+    shifts = torch.arange(seen.shape[1], device=seen.device) * (classes + 1)
+    sums = F.embedding_bag(seen.to(torch.int32) + shifts.to(torch.int32), table, mode="sum")
+    x = first.settle(sums, bias)
+    for layer in others:
+        x = layer(x)
+    return (x * PER_BIT).to(torch.int32)
+
+
+def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:
+    return {
+        f"{i}.{name}": module
+        for i, layer in enumerate(layers)
+        for name, module in layer.named_modules()
+        if isinstance(module, ExactAffine)
+    }
+
+
+def _chosen(target: Tensor, inside: Tensor) -> Array:
+    return target[inside.expand(target.shape)].view(len(target), -1).cpu().numpy()
+
+
+def _own(rows: Array) -> Prediction:
+    return Prediction(_none(rows.shape[1]), np.full(len(rows), -1), rows)
+
+
+def _none(classes: int) -> Array:
+    return np.empty((0, classes), dtype=np.int32)
