@@ -1,6 +1,6 @@
 """A file of tensors with a header of plain data, and a checksum over both."""
 
-__all__ = ["DamagedFileError", "read_tensors", "write_tensors"]
+__all__ = ["DamagedFileError", "read_tensors", "tensors_to_bytes", "write_tensors"]
 
 import hashlib
 import json
@@ -33,12 +33,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
         >>> read_tensors(Path("numbers.safetensors"))
         ({'one': tensor([1., 1., 1.])}, {'what': 'ones'})
     """
+    data = tensors_to_bytes(tensors, header)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
+    """What `write_tensors` writes."""
     # Each tensor by itself: two of them may share memory.
     plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     whole = {"format": FORMAT, **header}
     whole["sha256"] = _digest(whole, plain)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(serialize(plain, metadata={_KEY: json.dumps(whole)}))
+    return serialize(plain, metadata={_KEY: json.dumps(whole)})
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

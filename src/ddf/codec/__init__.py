@@ -1,5 +1,20 @@
 """Lossless compression with integer flows: files that decode bit for bit on any machine."""
 
-__all__ = ["IntegerFlow", "ModelError"]
+__all__ = [
+    "Archive",
+    "ArchiveWriter",
+    "DamagedArchiveError",
+    "IntegerFlow",
+    "ModelError",
+    "Recovered",
+    "WrongModelError",
+    "compress",
+    "decompress",
+    "export",
+    "recover",
+]
 
+from ddf.codec.archive import Archive, ArchiveWriter, Recovered, WrongModelError, compress, decompress, recover
+from ddf.codec.blocks import DamagedArchiveError
+from ddf.codec.export import export
 from ddf.codec.flow import IntegerFlow, ModelError

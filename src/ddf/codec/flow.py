@@ -4,6 +4,7 @@ __all__ = ["IntegerFlow", "ModelError"]
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from math import log
 from os import PathLike
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddf.codec.coder import Array, Prediction
 from ddf.codec.frequencies import PER_BIT, frequencies
 from ddf.codec.integer import ExactAffine, Scale, quantise_net
+from ddf.codec.sparse import SparsePredictor
 from ddf.data.classes import Classes, classes_from_plain
 from ddf.flow import Flow
 from ddf.layers import Conditional, DenoisingCoupling, Layer, SplitPrior, Squeeze
@@ -27,7 +29,7 @@ from ddf.permutation import rank, unrank
 from ddf.prior import FactorizedCategorical
 from ddf.spec import FlowSpec, from_plain, to_plain
 from ddf.symbols import one_hot
-from ddf.tensorfile import DamagedFileError, read_tensors, write_tensors
+from ddf.tensorfile import DamagedFileError, read_tensors, tensors_to_bytes, write_tensors
 
 Draw = Callable[[Prediction], Array]
 
@@ -65,6 +67,7 @@ class IntegerFlow:
                     module.factor = 1.0  # logits stay in bits, which are exact
         self.squeezes = sum(isinstance(layer, Squeeze) for layer in self.layers)
         self.device = torch.device("cpu")
+        self._predictors: dict[int, SparsePredictor] = {}
         tensors = {name: tensor.numpy() for name, tensor in self._integers().items()}
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
         for name in sorted(tensors):
@@ -102,6 +105,18 @@ class IntegerFlow:
             raise ModelError(f"{path} is not the file of an integer flow: {error}") from error
         return integer
 
+    def to_bytes(self) -> bytes:
+        """What `save` writes."""
+        return tensors_to_bytes(self._integers(), self._header())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "IntegerFlow":
+        """Reads what `to_bytes` returned."""
+        with tempfile.TemporaryDirectory(prefix="ddf-") as folder:
+            path = Path(folder) / "model"
+            path.write_bytes(data)
+            return cls.load(path)
+
     def _header(self) -> dict[str, Any]:
         return {"integer": 1, "spec": to_plain(self.spec), "classes": self.classes.to_plain()}
 
@@ -123,6 +138,7 @@ class IntegerFlow:
         self.device = torch.device(device)
         for layer in self.layers:
             layer.to(self.device)
+        self._predictors = {}
         return self
 
     # ---- The two walks -----------------------------------------------------------------------------------------------
@@ -158,7 +174,9 @@ class IntegerFlow:
                 found.append((_chosen(target, target_inside), self._predict(layer, given, target_inside)))
                 symbols, inside = given, given_inside
             else:
-                ranks = rank(target.clamp(max=self.num_classes - 1), self._logits(layer, given).double(), layer.top, dim=1)
+                ranks = rank(
+                    target.clamp(max=self.num_classes - 1), self._logits(layer, given).double(), layer.top, dim=1
+                )
                 symbols = layer.partition.merge(given, torch.where(target_inside, ranks.to(torch.int16), target))
         found.append((_chosen(symbols, inside), self._predict_base(len(symbols), inside)))
         return found[::-1]
@@ -196,7 +214,7 @@ class IntegerFlow:
                 logits = self._logits(layer, given).double()
                 target = unrank(ranks.clamp(max=self.num_classes - 1), logits, layer.top, dim=1).to(torch.int16)
                 symbols = layer.partition.merge(given, torch.where(target_inside, target, ranks))
-        cut = symbols[(..., *(slice(size) for size in shape[1:]))] if len(shape) == 3 else symbols
+        cut = symbols[:, :, : shape[1], : shape[2]] if len(shape) == 3 else symbols
         return cut.to(torch.uint8 if self.num_classes <= 256 else torch.int16).cpu().numpy()
 
     # ---- Predictions -------------------------------------------------------------------------------------------------
@@ -207,11 +225,16 @@ class IntegerFlow:
 
     def _predict(self, layer: Conditional, given: Tensor, inside: Tensor) -> list[Prediction]:
         if isinstance(layer.net, ContextNet):
-            return self._predict_sparsely(layer.net, given, inside)
+            return self._sparse(layer.net).predict(given, inside)
         logits = self._logits(layer, given).movedim(1, -1)
         chosen = logits[inside.expand(logits.shape[:-1])]
         rows = frequencies(chosen.to(torch.int32)).cpu().numpy().reshape(len(given), -1, self.num_classes)
         return [_own(part) for part in rows]
+
+    def _sparse(self, net: ContextNet) -> SparsePredictor:
+        if id(net) not in self._predictors:
+            self._predictors[id(net)] = SparsePredictor(net)
+        return self._predictors[id(net)]
 
     def _predict_base(self, batch: int, inside: Tensor) -> list[Prediction]:
         spread = self.base_logits.movedim(0, -1)
@@ -221,28 +244,6 @@ class IntegerFlow:
         channels = torch.arange(len(spread)).view(1, -1, *[1] * (inside.ndim - 2)).expand(inside.shape)
         place = channels[inside.cpu()].numpy()
         return [Prediction(table, place, _none(self.num_classes))] * batch
-
-    def _predict_sparsely(self, net: ContextNet, given: Tensor, inside: Tensor) -> list[Prediction]:
-        """Flat places from the table, the others by the perceptron."""
-        k, reach = self.num_classes, net.reach
-        batch, channels, height, width = given.shape
-        padded = F.pad(given, [reach] * 4, value=k)
-        flat = net.is_flat(padded)
-        channel, row, column = net.offsets[0]
-        nearest = padded[:, channel, reach + row : reach + row + height, reach + column : reach + column + width]
-        place = torch.where(flat, nearest, -1)
-        asked = (~flat & inside[:, 0]).flatten().nonzero().squeeze(1)
-        steps = net.steps(height, width).to(given.device)
-        spots = net.places(batch, channels, height, width).to(given.device)[asked]
-        seen = padded.flatten()[spots.unsqueeze(1) + steps]
-        rows = frequencies(_perceive(net, seen, k)).cpu().numpy()
-        head = net.flat[0]  # type: ignore[index]
-        table = frequencies((head(torch.eye(k, device=given.device)) * PER_BIT).to(torch.int32)).cpu().numpy()
-        places = place[inside[:, 0].expand(place.shape)].view(batch, -1).cpu().numpy()
-        ends = np.cumsum((places < 0).sum(axis=1))[:-1]
-        return [
-            Prediction(table, part, own) for part, own in zip(places, np.split(rows, ends), strict=True)
-        ]
 
     # ---- Edges -------------------------------------------------------------------------------------------------------
 
@@ -267,21 +268,6 @@ class IntegerFlow:
         out = torch.full((len(symbols), *inside.shape[1:]), self.num_classes, dtype=torch.int16, device=self.device)
         out[inside.expand(out.shape)] = torch.from_numpy(symbols).to(self.device, torch.int16).flatten()
         return out
-
-
-def _perceive(net: ContextNet, seen: Tensor, classes: int) -> Tensor:
-    """Integer logits (places, K) of what is seen, (places, pixels); no class counts as nothing."""
-    first, *others = [layer for layer in net.stack if isinstance(layer, ExactAffine)]
-    assert first.fixed is not None
-    weight, bias = first.fixed
-    # A row for each class at each pixel, and one of zeros for none: what a one-hot vector would pick.
-    table = F.pad(weight.view(len(weight), -1, classes).permute(1, 2, 0), [0, 0, 0, 1]).flatten(0, 1)
-    shifts = torch.arange(seen.shape[1], device=seen.device) * (classes + 1)
-    sums = F.embedding_bag(seen.to(torch.int32) + shifts.to(torch.int32), table, mode="sum")
-    x = first.settle(sums, bias)
-    for layer in others:
-        x = layer(x)
-    return (x * PER_BIT).to(torch.int32)
 
 
 def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:

@@ -1,8 +1,8 @@
 """Nets in integer arithmetic: what is trained to be exact, and what is then exact everywhere.
 
 All numbers are binary fractions: a weight is an integer times 2^−s with an s for each output, an activation one of
-0/128 … 127/128, a logit a multiple of 1/256 bit. Floating point carries them: as long as no sum of the absolute values of
-its terms, in units of the last place, exceeds what the format holds without rounding, any order of summation and any
+0/128 … 127/128, a logit a multiple of 1/256 bit. Floating point carries them: as long as no sum of the absolute values
+of its terms, in units of the last place, exceeds what the format holds without rounding, any order of summation and any
 instruction set gives the same result. That bound is computed from the weights themselves, and the format chosen by it.
 """
 
@@ -71,11 +71,12 @@ class ExactAffine(nn.Module):
             self.fixed = None
             self.float()
         elif self.fixed is None:
-            self.fix(*(part.detach().double() for part in self.integers()), self.shift.clone())
+            weight, bias = (part.detach().double() for part in self.integers())
+            self.fix(weight, bias, self.shift.clone())
         return self
 
     def _apply(self, *args: Any, **kwargs: Any) -> "ExactAffine":
-        super()._apply(*args, **kwargs)
+        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         if self.fixed is not None:
             self.fixed = self.integers()
         return self
@@ -123,6 +124,15 @@ class ExactAffine(nn.Module):
             return _rounded(result * PER_BIT) / PER_BIT
         return _rounded((result * _STEPS).clamp(0, _STEPS - 1)) / _STEPS
 
+    def settle_integers(self, sums: Tensor) -> Tensor:
+        """`settle` in integers, in place: sums (places, out) → activations 0 … 127, or logits in units of 1/256 bit."""
+        assert self.fixed is not None
+        _, bias = self.fixed
+        unit = PER_BIT if self.reads_out else _STEPS
+        scale = unit * 2.0 ** -(self.shift.to(sums.dtype) + self.input_bits)
+        result = sums.add_(bias).mul_(scale).add_(0.5).floor_()
+        return result if self.reads_out else result.clamp_(0, _STEPS - 1)
+
     def _products(self, x: Tensor, weight: Tensor) -> Tensor:
         if weight.ndim == 2:
             return F.linear(x, weight)
@@ -166,7 +176,9 @@ def quantise_net(net: Net, given: Iterable[Tensor]) -> Net:
         DenseNet: _quantise_dense,
     }
     if type(net) not in handlers or getattr(net, "activation", "relu") != "relu":
-        raise InexactNetError(f"there is no integer form of {net}; there is one of ContextNet, DenseNet, and MLP with ReLU")
+        raise InexactNetError(
+            f"there is no integer form of {net}; there is one of ContextNet, DenseNet, and MLP with ReLU"
+        )
     return handlers[type(net)](net, given)
 
 
@@ -232,18 +244,18 @@ _ONE = 0.5  # what the 1 of a one-hot vector becomes: an activation
 def _quantise_dense(net: Net, given: Iterable[Tensor]) -> Net:
     """Blocks of two convolutions whose outputs are appended to their inputs."""
     assert isinstance(net, DenseNet)
-    blocks = list(net.stack[:-1])
-    modules = [module for block in blocks for module in (block.mix, block.grow)]
+    modules: list[Any] = [module for block in list(net.stack)[:-1] for module in (block.mix, block.grow)]
     peaks = [peak.cpu() / _PEAK for peak in _peaks(net, modules, given)]
     exact = copy.deepcopy(net)
     incoming = torch.full((net.in_planes,), 1 / _ONE)
-    for i, block in enumerate(exact.stack[:-1]):
+    *blocks, readout = list[Any](exact.stack)
+    for i, block in enumerate(blocks):
         mix, grow = peaks[2 * i : 2 * i + 2]
         block.mix = _exact_convolution(block.mix, incoming, mix)
         block.grow = _exact_convolution(block.grow, mix, grow)
         incoming = torch.cat([incoming, grow])
-    last = _exact_convolution(exact.stack[-1], incoming, torch.full((net.out_planes,), 1 / _BITS), reads_out=True)
-    exact.stack = nn.Sequential(Scale(_ONE), *exact.stack[:-1], last, Scale(1 / _BITS))
+    last = _exact_convolution(readout, incoming, torch.full((net.out_planes,), 1 / _BITS), reads_out=True)
+    exact.stack = nn.Sequential(Scale(_ONE), *blocks, last, Scale(1 / _BITS))
     return exact.to(next(net.parameters()).device)
 
 

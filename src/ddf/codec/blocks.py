@@ -1,0 +1,345 @@
+"""Arrays to bytes and back: what one block of an archive holds."""
+
+__all__ = [
+    "Block",
+    "DamagedArchiveError",
+    "Kind",
+    "Method",
+    "decode_block",
+    "decode_blocks",
+    "encode_blocks",
+    "kind_of",
+]
+
+import lzma
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ddf.codec.coder import Array, Decoder, Encoder, Prediction
+from ddf.codec.flow import IntegerFlow
+from ddf.codec.varint import read_varint, write_varint
+
+DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "|b1")
+"""The dtypes that an archive holds, by number."""
+
+TILE = 2048
+"""Larger maps are cut into tiles of so many rows and columns, each coded by itself."""
+
+BATCH_PIXELS = 1 << 22
+"""So many pixels of one block are worked on together at most."""
+
+_MOST_DIMENSIONS = 32
+_MOST_BYTES = 1 << 48
+_SUSPICIOUS = 16  # a model that saves less than this factor is compared with a general compressor
+_FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
+
+
+class DamagedArchiveError(ValueError):
+    """Bytes that are not what was written."""
+
+
+class Method(IntEnum):
+    """How the arrays of a block are coded."""
+
+    RAW = 0
+    LZMA = 1
+    MODEL = 2
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the arrays of a block have in common.
+
+    Arguments:
+        method: How they are coded.
+        dtype: The number of their dtype in `DTYPES`.
+        shape: The shape of each.
+        named: Whether they have names.
+        shared: Whether a block holds any number of arrays, rather than one.
+    """
+
+    method: Method
+    dtype: int
+    shape: tuple[int, ...]
+    named: bool = True
+    shared: bool = False
+
+    def to_bytes(self) -> bytes:
+        flags = self.method | self.named << 2 | self.shared << 3
+        sizes = b"".join(write_varint(size) for size in self.shape)
+        return bytes([flags, self.dtype, len(self.shape)]) + sizes
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Kind":
+        try:
+            flags, dtype, dimensions = data[:3]
+            position, shape = 3, []
+            for _ in range(dimensions):
+                size, position = read_varint(data, position)
+                shape.append(size)
+            kind = cls(Method(flags & 3), dtype, tuple(shape), bool(flags & 4), bool(flags & 8))
+            if flags >> 4 or position != len(data) or dtype >= len(DTYPES) or kind.size > _MOST_BYTES:
+                raise ValueError("it says what cannot be")
+        except (ValueError, IndexError) as error:
+            raise DamagedArchiveError(f"the archive is damaged: a kind of array is unreadable ({error})") from error
+        return kind
+
+    @property
+    def size(self) -> int:
+        """The size of one array in bytes."""
+        return prod(self.shape) * np.dtype(DTYPES[self.dtype]).itemsize
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some arrays of one kind, coded.
+
+    Arguments:
+        kind: What they have in common.
+        names: What they are called.
+        checksum: CRC-32 of kind, names and arrays.
+        payload: The code.
+        bits: What the model's frequencies say that it takes; only known where it was made.
+    """
+
+    kind: Kind
+    names: tuple[str, ...]
+    checksum: int
+    payload: bytes
+    bits: float = 0.0
+
+    def to_bytes(self) -> bytes:
+        count = write_varint(len(self.names)) if self.kind.shared else b""
+        return count + _names(self.kind, self.names) + self.checksum.to_bytes(4, "little") + self.payload
+
+    @classmethod
+    def from_bytes(cls, kind: Kind, data: bytes) -> "Block":
+        try:
+            count, position = read_varint(data, 0) if kind.shared else (1, 0)
+            if count > max(1, len(data)) << 16:
+                raise ValueError(f"it says that it holds {count} arrays")
+            names = []
+            for _ in range(count if kind.named else 0):
+                length, position = read_varint(data, position)
+                if position + length > len(data):
+                    raise ValueError("a name is cut off")
+                names.append(data[position : position + length].decode())
+                position += length
+            if position + 4 > len(data):
+                raise ValueError("it is cut off")
+        except (ValueError, IndexError) as error:
+            raise DamagedArchiveError(f"the archive is damaged: a block is unreadable ({error})") from error
+        checksum = int.from_bytes(data[position : position + 4], "little")
+        return cls(kind, tuple(names) if kind.named else ("",) * count, checksum, data[position + 4 :])
+
+
+def kind_of(array: Array, model: IntegerFlow | None, named: bool = True, shared: bool = False) -> Kind:
+    """The kind of an array, coded by the model if it can be; refuses what is no array of integers."""
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"an archive holds arrays of integers, but this one has the dtype {array.dtype}")
+    dtype = DTYPES.index(array.dtype.newbyteorder("<").str)
+    modelled = model is not None and array.size > 0 and _sample_shape(model, array.shape) is not None
+    return Kind(Method.MODEL if modelled else Method.LZMA, dtype, array.shape, named, shared)
+
+
+def encode_blocks(
+    model: IntegerFlow | None, kind: Kind, arrays: Sequence[Array], names: Sequence[str], verify: bool = True
+) -> list[Block]:
+    """Codes arrays of one kind: one block for all of them if the kind is shared, else one for each.
+
+    What the model cannot code, or does badly, goes through a general compressor, or stays as it is: such blocks are of
+    another kind.
+    """
+    blocks: list[Block] = []
+    if kind.method == Method.MODEL:
+        assert model is not None
+        symbols = [_symbols(model, array) for array in arrays]
+        if kind.shared and any(part is None for part in symbols):
+            return _encode_generally(replace(kind, method=Method.LZMA), arrays, names)
+        known = [i for i, part in enumerate(symbols) if part is not None]
+        coded = _encode_with_model(model, kind, [part for part in symbols if part is not None])
+        if verify and coded:
+            decoded = _decode_with_model(model, kind, [payload for payload, _ in coded], len(known))
+            for i, values in zip(known, decoded, strict=True):
+                if not np.array_equal(values, arrays[i]):
+                    raise RuntimeError(f"{names[i] or 'an array'} did not decode to itself; nothing was written")
+        groups = [list(range(len(arrays)))] if kind.shared else [[i] for i in range(len(arrays))]
+        found = dict(zip([0] if kind.shared else known, coded, strict=True)) if coded else {}
+        for number, group in enumerate(groups):
+            some, called = [arrays[i] for i in group], tuple(names[i] for i in group)
+            if number not in found:
+                blocks += _encode_generally(replace(kind, method=Method.LZMA), some, called)
+                continue
+            payload, bits = found[number]
+            block = Block(kind, called, _checksum(kind, called, some), payload, bits)
+            if len(payload) * _SUSPICIOUS > kind.size * len(group):
+                block = min([block, *_encode_generally(replace(kind, method=Method.LZMA), some, called)], key=_length)
+            blocks.append(block)
+        return blocks
+    groups = [list(range(len(arrays)))] if kind.shared else [[i] for i in range(len(arrays))]
+    for group in groups:
+        blocks += _encode_generally(kind, [arrays[i] for i in group], tuple(names[i] for i in group))
+    return blocks
+
+
+def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block]) -> list[list[Array]]:
+    """Decodes blocks of one kind, together where they can be, and makes sure that they are what was coded."""
+    if not blocks:
+        return []
+    kind = blocks[0].kind
+    counts = [len(block.names) for block in blocks]
+    if kind.method == Method.MODEL:
+        assert model is not None
+        if _sample_shape(model, kind.shape) is None:
+            raise DamagedArchiveError(f"the archive is damaged: the model codes no arrays of shape {kind.shape}")
+        if kind.shared:
+            found = [_decode_with_model(model, kind, [block.payload], len(block.names)) for block in blocks]
+        else:
+            found = [
+                [part] for part in _decode_with_model(model, kind, [block.payload for block in blocks], len(blocks))
+            ]
+    else:
+        found = [_decode_generally(block) for block in blocks]
+    for block, arrays, count in zip(blocks, found, counts, strict=True):
+        if len(arrays) != count or _checksum(kind, block.names, arrays) != block.checksum:
+            label = block.names[0] or "a block without names"
+            raise DamagedArchiveError(f"the archive is damaged: {label} does not match its checksum")
+    return found
+
+
+def decode_block(model: IntegerFlow | None, block: Block) -> list[Array]:
+    """Decodes one block."""
+    return decode_blocks(model, [block])[0]
+
+
+# ---- With the model --------------------------------------------------------------------------------------------------
+
+
+def _sample_shape(model: IntegerFlow, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of the model's samples that an array consists of, or None if it does not consist of such."""
+    wanted = len(model.shape)
+    if len(shape) >= wanted and model.fits(shape[len(shape) - wanted :]) and len(shape) <= wanted + 2:
+        return shape[len(shape) - wanted :]
+    plain = wanted == 3 and model.shape[0] == 1 and len(shape) >= 2
+    if plain and len(shape) <= 4 and model.fits((1, *shape[-2:])):
+        return (1, *shape[-2:])
+    return None
+
+
+def _symbols(model: IntegerFlow, array: Array) -> Array | None:
+    """An array as samples of symbols, or None if it holds other values than the model's classes."""
+    try:
+        symbols = model.classes.to_symbols(array)
+    except ValueError:
+        return None
+    shape = _sample_shape(model, array.shape)
+    assert shape is not None
+    return symbols.reshape(-1, *shape)
+
+
+def _pieces(model: IntegerFlow, samples: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """In which order an array of samples is coded: so many samples at a time, tile by tile."""
+    tiles: list[tuple[slice, ...]] = [()]
+    if None in model.shape and prod(shape) > TILE * TILE:
+        tiles = [
+            (slice(None), slice(row, min(row + TILE, shape[1])), slice(column, min(column + TILE, shape[2])))
+            for row in range(0, shape[1], TILE)
+            for column in range(0, shape[2], TILE)
+        ]
+    together = max(1, BATCH_PIXELS // prod(shape))
+    for first in range(0, samples, together):
+        for tile in tiles:
+            yield slice(first, min(first + together, samples)), *tile
+
+
+def _encode_with_model(model: IntegerFlow, kind: Kind, symbols: Sequence[Array]) -> list[tuple[bytes, float]]:
+    """The code of each array, or of all together if the kind is shared, and what the model says that it takes."""
+    if not symbols:
+        return []
+    whole = np.concatenate(symbols)
+    samples = len(symbols[0])  # in each array
+    encoders = [Encoder()] if kind.shared else [Encoder() for _ in symbols]
+    for piece in _pieces(model, len(whole), whole.shape[1:]):
+        for emitted, predictions in model.forward(whole[piece]):
+            for number, (part, prediction) in enumerate(zip(emitted, predictions, strict=True), piece[0].start):
+                encoders[0 if kind.shared else number // samples].put(part, prediction)
+    return [(encoder.finish(), encoder.bits) for encoder in encoders]
+
+
+def _decode_with_model(model: IntegerFlow, kind: Kind, payloads: Sequence[bytes], count: int) -> list[Array]:
+    """The arrays of payloads: one for each, or one payload for all if the kind is shared."""
+    shape = _sample_shape(model, kind.shape)
+    assert shape is not None
+    samples = prod(kind.shape) // prod(shape)
+    decoders = [Decoder(payload) for payload in payloads]
+    whole = np.empty((samples * count, *shape), dtype=np.uint8 if model.num_classes <= 256 else np.int16)
+    for piece in _pieces(model, len(whole), shape):
+        start = piece[0].start
+
+        def draw(predictions: list[Prediction], start: int = start) -> Array:
+            return np.stack(
+                [
+                    decoders[0 if kind.shared else number // samples].take(prediction)
+                    for number, prediction in enumerate(predictions, start)
+                ]
+            )
+
+        part = whole[piece]
+        whole[piece] = model.inverse(len(part), part.shape[1:], draw)
+    values = model.classes.to_values(whole).astype(DTYPES[kind.dtype])
+    return list(values.reshape(count, *kind.shape))
+
+
+# ---- Without ---------------------------------------------------------------------------------------------------------
+
+
+def _encode_generally(kind: Kind, arrays: Sequence[Array], names: Sequence[str]) -> list[Block]:
+    raw = b"".join(_raw(kind, array) for array in arrays)
+    names = tuple(names)
+    squeezed = lzma.compress(raw, format=lzma.FORMAT_RAW, filters=_FILTERS)
+    method, payload = (Method.LZMA, squeezed) if len(squeezed) < len(raw) else (Method.RAW, raw)
+    kind = replace(kind, method=method)
+    return [Block(kind, names, _checksum(kind, names, arrays), payload, 8.0 * len(payload))]
+
+
+def _decode_generally(block: Block) -> list[Array]:
+    count, size = len(block.names), block.kind.size
+    raw = block.payload
+    if block.kind.method == Method.LZMA:
+        try:
+            raw = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS).decompress(raw, max_length=count * size + 1)
+        except lzma.LZMAError as error:
+            raise DamagedArchiveError(f"the archive is damaged: {block.names[0]!r} cannot be unpacked") from error
+    if len(raw) != count * size:
+        raise DamagedArchiveError(f"the archive is damaged: {block.names[0]!r} has another size than it should")
+    dtype = np.dtype(DTYPES[block.kind.dtype])
+    if dtype.kind == "b" and raw.strip(b"\0\1"):
+        raise DamagedArchiveError(f"the archive is damaged: {block.names[0]!r} holds what is neither true nor false")
+    return list(np.frombuffer(raw, dtype=dtype).reshape(count, *block.kind.shape).copy())
+
+
+def _raw(kind: Kind, array: Array) -> bytes:
+    return np.ascontiguousarray(array, dtype=DTYPES[kind.dtype]).tobytes()
+
+
+def _names(kind: Kind, names: Sequence[str]) -> bytes:
+    if not kind.named:
+        return b""
+    return b"".join(write_varint(len(name.encode())) + name.encode() for name in names)
+
+
+def _checksum(kind: Kind, names: Sequence[str], arrays: Sequence[Array]) -> int:
+    crc = zlib.crc32(kind.to_bytes() + _names(kind, names))
+    for array in arrays:
+        crc = zlib.crc32(_raw(kind, array), crc)
+    return crc
+
+
+def _length(block: Block) -> int:
+    return len(block.payload)

@@ -1,0 +1,72 @@
+"""Work in several processes, whose results come in the order in which it was given out."""
+
+__all__ = ["Pool"]
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+from ddf.codec.flow import IntegerFlow
+
+_AHEAD = 4  # jobs for each process that are given out at most
+
+_model: IntegerFlow | None = None  # in a worker: the model of all jobs
+
+
+class Pool:
+    """Calls `function(model, *arguments)`, here or in other processes.
+
+    Arguments:
+        model: What every call is given first.
+        processes: How many processes work at once; 1 for this one alone.
+    """
+
+    def __init__(self, model: IntegerFlow | None, processes: int = 1) -> None:
+        self.model = model
+        self._limit = _AHEAD * processes
+        self._jobs: deque[Any] = deque()
+        self._executor: ProcessPoolExecutor | None = None
+        if processes > 1:
+            data = None if model is None else model.to_bytes()
+            # Forked processes would inherit threads of PyTorch in the middle of their work.
+            self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start, (data,))
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Gives out a call."""
+        if self._executor is None:
+            self._jobs.append(function(self.model, *arguments))
+        else:
+            self._jobs.append(self._executor.submit(_call, function, *arguments))
+
+    def ready(self) -> Iterator[Any]:
+        """Results that are there; waits only if too many calls are out."""
+        while self._jobs and (self._executor is None or len(self._jobs) > self._limit or self._jobs[0].done()):
+            yield self._result()
+
+    def rest(self) -> Iterator[Any]:
+        """All other results."""
+        while self._jobs:
+            yield self._result()
+
+    def _result(self) -> Any:
+        job = self._jobs.popleft()
+        return job.result() if isinstance(job, Future) else job
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start(data: bytes | None) -> None:
+    import torch
+
+    global _model
+    torch.set_num_threads(1)
+    _model = None if data is None else IntegerFlow.from_bytes(data)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(_model, *arguments)
