@@ -8,7 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,17 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ddf.codec.blocks import Block, DamagedArchiveError, Kind, Method, decode_blocks, encode_blocks, kind_of
+from ddf.codec.blocks import (
+    MOST_SHARED,
+    MOST_SHARED_BYTES,
+    Block,
+    DamagedArchiveError,
+    Kind,
+    Method,
+    decode_blocks,
+    encode_blocks,
+    kind_of,
+)
 from ddf.codec.coder import Array
 from ddf.codec.flow import IntegerFlow, ModelError
 from ddf.codec.parallel import Pool
@@ -47,12 +57,15 @@ class _Index:
         blocks: How many blocks there are.
         maps: How many arrays.
         points: For every 16th block: where it begins, where its kind is, and how many arrays come before it.
+        kinds: Where kinds are and what they say, once more: no damage to one of them is to take its arrays along. (If
+            there is but one block, none.)
         names: What the arrays are called, "" for those without a name.
     """
 
     blocks: int
     maps: int
     points: list[tuple[int, int, int]]
+    kinds: list[tuple[int, bytes]]
     names: list[str]
 
     def to_bytes(self) -> bytes:
@@ -61,6 +74,12 @@ class _Index:
         for point in self.points:
             out += b"".join(write_varint(new - old) for new, old in zip(point, last, strict=True))
             last = point
+        if self.blocks > 1:
+            out += write_varint(len(self.kinds))
+            place = 0
+            for position, body in self.kinds:
+                out += write_varint(position - place) + write_varint(len(body)) + body
+                place = position
         if any(self.names):
             out += "\0".join(self.names).encode()
         plain = bytes(out)
@@ -81,11 +100,20 @@ class _Index:
                 steps.append(step)
             last = (last[0] + steps[0], last[1] + steps[1], last[2] + steps[2])
             points.append(last)
+        kinds: list[tuple[int, bytes]] = []
+        count, position = read_varint(plain, position) if blocks > 1 else (0, position)
+        place = 0
+        for _ in range(count):
+            step, position = read_varint(plain, position)
+            length, position = read_varint(plain, position)
+            place += step
+            kinds.append((place, plain[position : position + length]))
+            position += length
         rest = plain[position:].decode()
         names = rest.split("\0") if rest else [""] * maps
         if len(names) != maps:
             raise ValueError("there are not as many names as arrays")
-        return cls(blocks, maps, points, names)
+        return cls(blocks, maps, points, kinds, names)
 
 
 # ---- Writing ---------------------------------------------------------------------------------------------------------
@@ -140,7 +168,7 @@ class ArchiveWriter:
         self.bits = 0.0  # what the model's frequencies say of all that was added
         self._kind: Kind | None = None
         self._kind_at = 0
-        self._index = _Index(0, 0, [], [])
+        self._index = _Index(0, 0, [], [], [])
         self._blocks = self._maps = 0
         self._waiting: list[tuple[Array, str]] = []
         self._waiting_kind: Kind | None = None
@@ -200,7 +228,7 @@ class ArchiveWriter:
                 self._file.write(part)
                 left -= len(part)
         index = old.index
-        self._index = _Index(0, 0, list(index.points), list(index.names))
+        self._index = _Index(0, 0, list(index.points), old.kinds(), list(index.names))
         self._blocks, self._maps = index.blocks, index.maps
         self._names = {name for name in index.names if name}
 
@@ -231,9 +259,11 @@ class ArchiveWriter:
         if self._waiting:
             assert self._waiting_kind is not None
             arrays, names = zip(*self._waiting, strict=True)
-            size = self.maps_per_block if self._waiting_kind.shared else len(arrays)
+            kind = self._waiting_kind
+            most = max(1, min(MOST_SHARED, MOST_SHARED_BYTES // max(1, kind.size)))
+            size = min(self.maps_per_block, most) if kind.shared else len(arrays)
             for i in range(0, len(arrays), size):
-                job = self._waiting_kind, arrays[i : i + size], names[i : i + size], self.verify
+                job = kind, arrays[i : i + size], names[i : i + size], self.verify
                 self._pool.submit(encode_blocks, *job)
             self._waiting = []
         for blocks in self._pool.ready():
@@ -244,6 +274,7 @@ class ArchiveWriter:
         if block.kind != self._kind:
             self._kind, self._kind_at = block.kind, self._file.tell()
             body = block.kind.to_bytes()
+            self._index.kinds.append((self._kind_at, body))
             self._record(_KIND, zlib.crc32(body).to_bytes(4, "little") + body)
         if self._blocks % _STRIDE == 0:
             self._index.points.append((self._file.tell(), self._kind_at, self._maps))
@@ -266,7 +297,7 @@ class ArchiveWriter:
                 for block in blocks:
                     self._write(block)
             start = self._file.tell()
-            body = _Index(self._blocks, self._maps, self._index.points, self._index.names).to_bytes()
+            body = replace(self._index, blocks=self._blocks, maps=self._maps).to_bytes()
             self._record(_INDEX, zlib.crc32(body).to_bytes(4, "little") + body)
             size = self._file.tell() - start + FOOTER_SIZE
             self._file.write(size.to_bytes(4, "little") + END)
@@ -348,8 +379,12 @@ class Archive:
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         """All arrays with their names, in order."""
+        count = 0
         for block in self.blocks():
             yield from zip(block.names, self.decode([block])[0], strict=True)
+            count += len(block.names)
+        if count != len(self):
+            raise self._damaged(f"it holds {count} arrays, but its index says {len(self)}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
@@ -417,6 +452,13 @@ class Archive:
                 yield Block.from_bytes(kind, body)
             elif record == _INDEX:
                 raise self._damaged("it has an index in the middle")
+
+    def kinds(self) -> list[tuple[int, bytes]]:
+        """Where kinds are in the file, and what they say."""
+        if self.index.blocks == 1:
+            _, kind_at, _ = self.index.points[0]
+            return [(kind_at, self._kind(kind_at).to_bytes())]
+        return list(self.index.kinds)
 
     def close(self) -> None:
         """Closes the file."""
@@ -564,6 +606,9 @@ class _Salvage(Archive):
         self.size = self.end = len(data)
         self._model, self._embedded = model, None
         self.found = Recovered()
+        self.known: dict[int, bytes] = {}
+        with suppress(DamagedArchiveError):
+            self.known = dict(self._read_end()[0].kinds)
         try:
             self.fingerprint, self.embeds_model = self._read_header()
         except DamagedArchiveError as error:
@@ -576,6 +621,8 @@ class _Salvage(Archive):
     def run(self) -> Recovered:
         position, kind = HEADER_SIZE, None
         while position < self.size:
+            if position in self.known:
+                kind = Kind.from_bytes(self.known[position])
             try:
                 record, body, after = self._record(position)
                 if record == _INDEX and _matches(body):
@@ -608,11 +655,16 @@ class _Salvage(Archive):
         Where the damage spared the length of the record, that is right after it. Otherwise it may be anywhere: a place
         counts if the records from there on lead to the end of the archive and the first of them can be read.
         """
+        if damaged in self.known:
+            body = self.known[damaged]
+            return damaged + len(write_varint(len(body) + 4 << 2 | _KIND)) + len(body) + 4, kind
         with suppress(DamagedArchiveError):
             _, _, after = self._record(damaged)
             if self._leads_on(after):
                 return after, kind
         for position in range(damaged + 1, self.size):
+            if position in self.known:
+                return position, kind
             if not self._leads_on(position):
                 continue
             record, body, _ = self._record(position)

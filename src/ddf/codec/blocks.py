@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ddf.codec.coder import Array, Decoder, Encoder, Prediction
+from ddf.codec.coder import Array, Decoder, Encoder, InvalidCodeError, Prediction
 from ddf.codec.flow import IntegerFlow
 from ddf.codec.varint import read_varint, write_varint
 
@@ -34,7 +34,10 @@ TILE = 2048
 BATCH_PIXELS = 1 << 22
 """So many pixels of one block are worked on together at most."""
 
-_MOST_DIMENSIONS = 32
+MOST_SHARED = 1 << 16
+MOST_SHARED_BYTES = 1 << 26
+"""So many arrays, and bytes of them, share a block at most: what is damaged can ask for no more memory than that."""
+
 _MOST_BYTES = 1 << 48
 _SUSPICIOUS = 16  # a model that saves less than this factor is compared with a general compressor
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
@@ -103,7 +106,7 @@ class Block:
     Arguments:
         kind: What they have in common.
         names: What they are called.
-        checksum: CRC-32 of kind, names and arrays.
+        checksum: CRC-32 of kind, names, arrays and the length of the code.
         payload: The code.
         bits: What the model's frequencies say that it takes; only known where it was made.
     """
@@ -122,7 +125,7 @@ class Block:
     def from_bytes(cls, kind: Kind, data: bytes) -> "Block":
         try:
             count, position = read_varint(data, 0) if kind.shared else (1, 0)
-            if count > max(1, len(data)) << 16:
+            if count < 1 or (count > 1 and count * kind.size > MOST_SHARED_BYTES) or count > MOST_SHARED:
                 raise ValueError(f"it says that it holds {count} arrays")
             names = []
             for _ in range(count if kind.named else 0):
@@ -177,7 +180,7 @@ def encode_blocks(
                 blocks += _encode_generally(replace(kind, method=Method.LZMA), some, called)
                 continue
             payload, bits = found[number]
-            block = Block(kind, called, _checksum(kind, called, some), payload, bits)
+            block = Block(kind, called, _checksum(kind, called, some, payload), payload, bits)
             if len(payload) * _SUSPICIOUS > kind.size * len(group):
                 block = min([block, *_encode_generally(replace(kind, method=Method.LZMA), some, called)], key=_length)
             blocks.append(block)
@@ -193,22 +196,22 @@ def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block]) -> list[li
     if not blocks:
         return []
     kind = blocks[0].kind
-    counts = [len(block.names) for block in blocks]
-    if kind.method == Method.MODEL:
-        assert model is not None
-        if _sample_shape(model, kind.shape) is None:
-            raise DamagedArchiveError(f"the archive is damaged: the model codes no arrays of shape {kind.shape}")
-        if kind.shared:
-            found = [_decode_with_model(model, kind, [block.payload], len(block.names)) for block in blocks]
-        else:
-            found = [
-                [part] for part in _decode_with_model(model, kind, [block.payload for block in blocks], len(blocks))
-            ]
-    else:
+    if kind.method != Method.MODEL:
         found = [_decode_generally(block) for block in blocks]
-    for block, arrays, count in zip(blocks, found, counts, strict=True):
-        if len(arrays) != count or _checksum(kind, block.names, arrays) != block.checksum:
-            label = block.names[0] or "a block without names"
+    elif model is None or _sample_shape(model, kind.shape) is None:
+        raise DamagedArchiveError(f"the archive is damaged: the model codes no arrays of shape {kind.shape}")
+    else:
+        try:
+            if kind.shared:
+                found = [_decode_with_model(model, kind, [block.payload], len(block.names)) for block in blocks]
+            else:
+                payloads = [block.payload for block in blocks]
+                found = [[part] for part in _decode_with_model(model, kind, payloads, len(blocks))]
+        except InvalidCodeError as error:
+            raise DamagedArchiveError("the archive is damaged: the code of an array is not valid") from error
+    for block, arrays in zip(blocks, found, strict=True):
+        if len(arrays) != len(block.names) or _checksum(kind, block.names, arrays, block.payload) != block.checksum:
+            label = repr(block.names[0]) if block.names[0] else "a block without names"
             raise DamagedArchiveError(f"the archive is damaged: {label} does not match its checksum")
     return found
 
@@ -305,7 +308,7 @@ def _encode_generally(kind: Kind, arrays: Sequence[Array], names: Sequence[str])
     squeezed = lzma.compress(raw, format=lzma.FORMAT_RAW, filters=_FILTERS)
     method, payload = (Method.LZMA, squeezed) if len(squeezed) < len(raw) else (Method.RAW, raw)
     kind = replace(kind, method=method)
-    return [Block(kind, names, _checksum(kind, names, arrays), payload, 8.0 * len(payload))]
+    return [Block(kind, names, _checksum(kind, names, arrays, payload), payload, 8.0 * len(payload))]
 
 
 def _decode_generally(block: Block) -> list[Array]:
@@ -334,8 +337,9 @@ def _names(kind: Kind, names: Sequence[str]) -> bytes:
     return b"".join(write_varint(len(name.encode())) + name.encode() for name in names)
 
 
-def _checksum(kind: Kind, names: Sequence[str], arrays: Sequence[Array]) -> int:
-    crc = zlib.crc32(kind.to_bytes() + _names(kind, names))
+def _checksum(kind: Kind, names: Sequence[str], arrays: Sequence[Array], payload: bytes) -> int:
+    """Of everything that is to come out again, and of how long the code is: a decoder would not mind more of it."""
+    crc = zlib.crc32(kind.to_bytes() + _names(kind, names) + write_varint(len(payload)))
     for array in arrays:
         crc = zlib.crc32(_raw(kind, array), crc)
     return crc

@@ -1,6 +1,6 @@
 """The entropy coder: symbols and their integer frequencies in, bytes out, and back."""
 
-__all__ = ["Decoder", "Encoder", "Prediction"]
+__all__ = ["Decoder", "Encoder", "InvalidCodeError", "Prediction"]
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,10 @@ Array = np.ndarray[Any, Any]
 
 _WORD = 32  # the coder writes words of so many bits
 _STATE = 64
+
+
+class InvalidCodeError(ValueError):
+    """Bytes that no encoder returns."""
 
 
 @dataclass(frozen=True)
@@ -125,5 +129,8 @@ class Decoder:
         for places, frequencies in prediction.groups():
             model, parameters = _model(frequencies)
             arguments = parameters or (len(places),)
-            symbols[places] = self._coder.decode(model, *arguments)
+            try:
+                symbols[places] = self._coder.decode(model, *arguments)
+            except AssertionError as error:  # what the library raises when it notices
+                raise InvalidCodeError(str(error)) from error
         return symbols
