@@ -5,14 +5,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ddf import architectures, spec
+from ddf.codec import IntegerFlow
+from ddf.codec.integer import quantise_net
+from ddf.data.classes import Classes
 from ddf.flow import Flow
 from ddf.layers import (
     ChannelSplit,
     Checkerboard,
+    Conditional,
     DenoisingCoupling,
     Layer,
     ModularCoupling,
@@ -20,7 +25,7 @@ from ddf.layers import (
     SplitPrior,
     Squeeze,
 )
-from ddf.nets import MLP, DenseNet, Net
+from ddf.nets import MLP, ContextNet, DenseNet, Net
 from ddf.nets.convolution import Convolution
 from ddf.nets.net import Shape
 from ddf.prior import FactorizedCategorical
@@ -156,3 +161,74 @@ def everything(k: int, shape: tuple[int, ...]) -> Tensor:
     """All samples of a shape."""
     size = torch.Size(shape).numel()
     return torch.tensor(list(product(range(k), repeat=size))).view(-1, *shape)
+
+
+# ---- For the codec ---------------------------------------------------------------------------------------------------
+
+
+VALUES = (0, 3, 4, 255)
+"""What the four classes of small label maps stand for."""
+
+
+def exact(flow: Flow, seed: int = 0, values: tuple[int, ...] | None = None) -> IntegerFlow:
+    """An integer flow with random weights, whose flat places are as good as certain."""
+    randomize(flow, seed)
+    for module in flow.modules():
+        if isinstance(module, ContextNet):
+            module.flat.weight.data = 8 * torch.eye(module.num_classes)
+    for layer in flow.layer_list():
+        if isinstance(layer, Conditional):
+            layer.net = quantise_net(layer.net, [])
+    flow.classes = None if values is None else Classes(values)
+    return IntegerFlow(flow)
+
+
+def label_map_flow() -> IntegerFlow:
+    return exact(architectures.label_maps(4, levels=3, pixels=9, near=6, hidden=(12, 8)).build(), values=VALUES)
+
+
+def coupling_flow() -> IntegerFlow:
+    net = spec.DenseNetSpec(blocks=2, hidden=16)
+    layers = (
+        spec.SqueezeSpec(),
+        spec.ShuffleSpec(seed=3),
+        spec.DenoisingCouplingSpec(net, top=2),
+        spec.SplitPriorSpec(net, factor_out="a"),
+        spec.DenoisingCouplingSpec(net, top=3),
+    )
+    return exact(spec.FlowSpec(3, (1, 8, 6), layers).build())
+
+
+def vector_flow() -> IntegerFlow:
+    net = spec.MLPSpec(hidden=16, layers=3)
+    layers = (
+        spec.DenoisingCouplingSpec(net, top=7),
+        spec.ShuffleSpec(permutation=(3, 2, 1, 0)),
+        spec.SplitPriorSpec(net),
+    )
+    return exact(spec.FlowSpec(7, (4,), layers).build())
+
+
+# Name → an integer flow, and the shape of a small array for it.
+INTEGER_FLOWS: dict[str, tuple[Callable[[], IntegerFlow], tuple[int, ...]]] = {
+    "label-maps": (label_map_flow, (43, 38)),
+    "couplings": (coupling_flow, (8, 6)),
+    "vectors": (vector_flow, (4,)),
+}
+
+
+def draw_maps(count: int, shape: tuple[int, ...], num_classes: int, seed: int = 0) -> list[np.ndarray]:  # type: ignore[type-arg]
+    """Maps of discs, or vectors of random symbols, with the values of the integer flow of so many classes."""
+    generator = np.random.default_rng(seed)
+    values = np.array(VALUES if num_classes == 4 else range(num_classes), dtype=np.uint8)
+    if len(shape) == 1:
+        return list(values[generator.integers(num_classes, size=(count, *shape))])
+    maps = []
+    rows, columns = np.ogrid[: shape[0], : shape[1]]
+    for _ in range(count):
+        symbols = np.zeros(shape, dtype=np.int64)
+        for _ in range(4):
+            row, column, radius = generator.random(3) * (*shape, max(shape) / 2)
+            symbols[(rows - row) ** 2 + (columns - column) ** 2 < radius**2] = generator.integers(num_classes)
+        maps.append(values[symbols])
+    return maps

@@ -5,6 +5,7 @@ __all__ = ["Archive", "ArchiveWriter", "Recovered", "WrongModelError", "compress
 import io
 import os
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -356,6 +357,7 @@ class Archive:
             self._file, self.name = io.BytesIO(path), "the archive"
         else:
             self._file, self.name = Path(path).open("rb"), str(path)  # noqa: SIM115 (closed by close)
+        weakref.finalize(self, self._file.close)
         try:
             self._file.seek(0, os.SEEK_END)
             self.size = self._file.tell()
@@ -658,29 +660,27 @@ class _Salvage(Archive):
         if damaged in self.known:
             body = self.known[damaged]
             return damaged + len(write_varint(len(body) + 4 << 2 | _KIND)) + len(body) + 4, kind
+        likely = []
         with suppress(DamagedArchiveError):
-            _, _, after = self._record(damaged)
-            if self._leads_on(after):
-                return after, kind
-        for position in range(damaged + 1, self.size):
-            if position in self.known:
+            likely.append(self._record(damaged)[2])
+        for position in (*likely, *range(damaged + 1, self.size)):
+            if position in self.known or (self._leads_on(position) and self._readable(position, kind)):
                 return position, kind
-            if not self._leads_on(position):
-                continue
-            record, body, _ = self._record(position)
-            try:
-                if record == _KIND:
-                    self._checked_kind(body)
-                elif record == _BLOCK:
-                    if kind is None:
-                        continue
-                    self.decode([Block.from_bytes(kind, body)])
-                elif not _matches(body):
-                    continue
-            except DamagedArchiveError:
-                continue
-            return position, kind
         return self.size, kind
+
+    def _readable(self, position: int, kind: Kind | None) -> bool:
+        """Whether there is a record here that is what was written."""
+        try:
+            record, body, _ = self._record(position)
+            if record == _KIND:
+                self._checked_kind(body)
+            elif record != _BLOCK:
+                return _matches(body)
+            elif kind is not None:
+                self.decode([Block.from_bytes(kind, body)])
+        except DamagedArchiveError:
+            return False
+        return record == _KIND or kind is not None
 
     def _leads_on(self, position: int) -> bool:
         """Whether records follow one another from here to the end, or to the index."""

@@ -55,7 +55,8 @@ def _model(frequencies: Array) -> tuple[Any, tuple[Array, ...]]:
     import constriction
 
     categorical = constriction.stream.model.Categorical
-    weights = (frequencies.astype(np.int32) * 256 - 1).astype(np.float32)
+    # In C order: the library takes rows of other arrays for what they are not, and says nothing.
+    weights = np.ascontiguousarray(frequencies.astype(np.int32) * 256 - 1, dtype=np.float32)
     if frequencies.ndim == 1:
         return categorical(weights, perfect=False), ()
     return categorical(perfect=False), (weights,)

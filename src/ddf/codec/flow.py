@@ -5,7 +5,9 @@ __all__ = ["IntegerFlow", "ModelError"]
 import hashlib
 import json
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import log
 from os import PathLike
 from pathlib import Path
@@ -22,12 +24,12 @@ from ddf.codec.integer import ExactAffine, Scale, quantise_net
 from ddf.codec.sparse import SparsePredictor
 from ddf.data.classes import Classes, classes_from_plain
 from ddf.flow import Flow
-from ddf.layers import Conditional, DenoisingCoupling, Layer, SplitPrior, Squeeze
+from ddf.layers import ChannelSplit, Conditional, DenoisingCoupling, Layer, Shuffle, SplitPrior, Squeeze
 from ddf.layers.layer import Rearrangement
 from ddf.nets import ContextNet
 from ddf.permutation import rank, unrank
 from ddf.prior import FactorizedCategorical
-from ddf.spec import FlowSpec, from_plain, to_plain
+from ddf.spec import FlowSpec, ShuffleSpec, from_plain, to_plain
 from ddf.symbols import one_hot
 from ddf.tensorfile import DamagedFileError, read_tensors, tensors_to_bytes, write_tensors
 
@@ -52,7 +54,9 @@ class IntegerFlow:
         for layer in flow.layer_list():
             if not isinstance(layer, Rearrangement | SplitPrior | DenoisingCoupling):
                 raise ModelError(f"there is no integer form of {type(layer).__name__}")
-        self.spec: FlowSpec = flow.spec
+            if isinstance(layer, Conditional) and not isinstance(layer.partition, ChannelSplit):
+                raise ModelError(f"there is no integer form of a {type(layer.partition).__name__}")
+        self.spec = _explicit(flow)
         self.shape = flow.shape
         self.num_classes = flow.num_classes
         if flow.classes is not None and not isinstance(flow.classes, Classes):
@@ -101,6 +105,8 @@ class IntegerFlow:
                 affine.fix(*(tensors[f"{name}.{part}"].double() for part in ("weight", "bias", "shift")))
             integer = cls(flow)
             integer.base_logits = tensors["base"]
+            if not integer.is_exact():
+                integer.to("cpu")
         except (DamagedFileError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise ModelError(f"{path} is not the file of an integer flow: {error}") from error
         return integer
@@ -134,12 +140,28 @@ class IntegerFlow:
         return _affines(self.layers)
 
     def to(self, device: torch.device | str) -> "IntegerFlow":
-        """Moves the nets."""
-        self.device = torch.device(device)
-        for layer in self.layers:
-            layer.to(self.device)
-        self._predictors = {}
+        """Moves the nets, after which they prove themselves; where they fail, something slower is used instead."""
+        self._move(torch.device(device))
+        if not self.is_exact():
+            warnings.warn(f"{device} does not add integers exactly in single precision: double is used", stacklevel=2)
+            for affine in self._affines().values():
+                affine.double()
+            self._predictors = {}
+            if not self.is_exact():
+                warnings.warn(f"{device} does not add integers exactly and is not used", stacklevel=2)
+                self._move(torch.device("cpu"))
         return self
+
+    def _move(self, device: torch.device) -> None:
+        self.device = device
+        for layer in self.layers:
+            layer.to(device)
+        self._predictors = {}
+
+    @torch.no_grad()
+    def is_exact(self) -> bool:
+        """Whether every layer of every net gives what 64-bit integers give, on a few probes."""
+        return all(affine.is_exact() for affine in self._affines().values())
 
     # ---- The two walks -----------------------------------------------------------------------------------------------
 
@@ -268,6 +290,15 @@ class IntegerFlow:
         out = torch.full((len(symbols), *inside.shape[1:]), self.num_classes, dtype=torch.int16, device=self.device)
         out[inside.expand(out.shape)] = torch.from_numpy(symbols).to(self.device, torch.int16).flatten()
         return out
+
+
+def _explicit(flow: Flow) -> FlowSpec:
+    """The spec of a flow with its shuffles spelled out."""
+    layers = [
+        ShuffleSpec(permutation=tuple(layer.order.tolist())) if isinstance(layer, Shuffle) else spec
+        for layer, spec in zip(flow.layer_list(), flow.spec.layers, strict=True)
+    ]
+    return replace(flow.spec, layers=tuple(layers))
 
 
 def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:

@@ -110,6 +110,36 @@ class ExactAffine(nn.Module):
         self.to(torch.float64 if bound >= 1 << 24 else torch.float32).requires_grad_(False)
         self.fixed = self.integers()
 
+    def is_exact(self) -> bool:
+        """Whether this device gives what 64-bit integers give, on a few probes."""
+        assert self.fixed is not None
+        weight, bias = (part.cpu().to(torch.int64) for part in self.fixed)
+        generator = torch.Generator().manual_seed(0)
+        spatial = [] if weight.ndim == 2 else [5, 6]
+        most = 2**self.input_bits - (self.input_bits > 0)
+        probes = torch.randint(most + 1, (4, weight.shape[1], *spatial), generator=generator)
+        probes[0] = most
+        if self.terms is not None:  # no more of them than there can be
+            probes[:, torch.randperm(weight.shape[1], generator=generator)[self.terms :]] = 0
+        got = self(probes.to(self.weight.device) / 2**self.input_bits)
+        if weight.ndim == 2:
+            sums = (probes.unsqueeze(1) * weight).sum(dim=2) + bias
+        else:
+            reach = weight.shape[2] // 2
+            padded = F.pad(probes, [reach] * 4)
+            taps = padded.unfold(2, weight.shape[2], 1).unfold(3, weight.shape[3], 1)
+            sums = (taps.unsqueeze(1) * weight[:, :, None, None]).sum(dim=(2, 5, 6)) + bias.view(-1, 1, 1)
+        shape = (-1, *[1] * len(spatial))
+        down = (self.shift.cpu().to(torch.int64) + self.input_bits - (8 if self.reads_out else ACTIVATION_BITS)).view(
+            shape
+        )
+        sums = sums << (-down).clamp(min=0)
+        half = torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
+        want = (sums + half) >> down.clamp(min=0)
+        if not self.reads_out:
+            want = want.clamp(0, _STEPS - 1)
+        return torch.equal((got.double() * (PER_BIT if self.reads_out else _STEPS)).cpu().to(torch.int64), want)
+
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.fixed or self.integers()
         with torch.autocast(x.device.type, enabled=False):

@@ -1,0 +1,50 @@
+"""Makes the golden archives, once for each version of the format: `python -m tests.make_golden`.
+
+Old ones stay as they are: a change that can no longer read them must not pass.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from ddf import TrainingConfig, architectures, fit
+from ddf.codec import ArchiveWriter, IntegerFlow, export
+from ddf.data.classes import Classes
+from tests.zoo import INTEGER_FLOWS, VALUES, draw_maps
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def trained_flow() -> IntegerFlow:
+    """An integer flow that has learned what discs look like."""
+    classes = Classes(VALUES)
+    maps = classes.to_symbols(np.stack(draw_maps(300, (48, 40), 4, seed=0)))[:, None]
+    flow = architectures.label_maps(4, levels=3, pixels=12, near=8, hidden=(16, 12)).build(seed=0)
+    flow.classes = classes
+    fit(flow, maps, config=TrainingConfig(batch_size=4, max_epochs=6, learning_rate=2e-3, cosine=True))
+    return export(flow, maps)
+
+
+def main() -> None:
+    GOLDEN.mkdir(exist_ok=True)
+    for name, (make, shape) in INTEGER_FLOWS.items():
+        model = trained_flow() if name == "label-maps" else make()
+        samples = draw_maps(6, shape, model.num_classes, seed=1)
+        others = {
+            "strange": np.arange(-3, 4, dtype=np.int64),
+            "nothing": np.empty((0, 3), dtype=np.uint16),
+            "one": np.array(5, dtype=np.int8),
+        }
+        arrays = {f"{i}/größe": sample for i, sample in enumerate(samples)} | others
+        for shared in (1, 4):
+            stem = f"{name}-{shared}"
+            with ArchiveWriter(
+                GOLDEN / f"{stem}.ddf", model, embed_model=True, maps_per_block=shared, overwrite=True
+            ) as writer:
+                for label, array in arrays.items():
+                    writer.add(array, label)
+            np.savez_compressed(GOLDEN / f"{stem}.npz", **{f"{i}": array for i, array in enumerate(arrays.values())})
+
+
+if __name__ == "__main__":
+    main()
