@@ -1,20 +1,24 @@
 """Lossless compression with integer flows: files that decode bit for bit on any machine."""
 
 __all__ = [
+    "PRESETS",
     "Archive",
     "ArchiveWriter",
     "DamagedArchiveError",
     "IntegerFlow",
     "ModelError",
+    "Preset",
     "Recovered",
     "WrongModelError",
     "compress",
     "decompress",
     "export",
     "recover",
+    "train_codec",
 ]
 
 from ddf.codec.archive import Archive, ArchiveWriter, Recovered, WrongModelError, compress, decompress, recover
 from ddf.codec.blocks import DamagedArchiveError
 from ddf.codec.export import export
 from ddf.codec.flow import IntegerFlow, ModelError
+from ddf.codec.presets import PRESETS, Preset, train_codec

@@ -1,0 +1,144 @@
+"""Codecs for label maps of any size: from maps to an integer flow in one call."""
+
+__all__ = ["PRESETS", "Preset", "train_codec"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddf.architectures import label_maps
+from ddf.codec.export import export
+from ddf.codec.flow import IntegerFlow
+from ddf.data.classes import Classes
+from ddf.data.label_maps import crop
+from ddf.data.redrawn import Redrawn
+from ddf.spec import FlowSpec
+from ddf.training import TrainingConfig, fit
+
+_STEPS = 4400  # that each net is trained for, at least
+_LEVELS = 7
+_LARGEST_PIECE = 512
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How large the nets of a codec are.
+
+    Arguments:
+        pixels: How many pixels a net looks at.
+        near: How many of them must be of one class for it not to be asked.
+        hidden: The widths of its hidden layers.
+    """
+
+    pixels: int
+    near: int
+    hidden: tuple[int, ...]
+
+    def flow(self, num_classes: int, levels: int = _LEVELS) -> FlowSpec:
+        """The flow for so many classes."""
+        return label_maps(num_classes, levels, self.pixels, self.near, self.hidden)
+
+
+PRESETS = {
+    "fast": Preset(pixels=24, near=16, hidden=(64, 48)),
+    "best": Preset(pixels=48, near=16, hidden=(192, 96)),
+}
+"""The codecs for label maps, by name."""
+
+_TRAINING = TrainingConfig(batch_size=1, learning_rate=2e-3, cosine=True, ema=0.999, warmup_steps=50)
+_FINE_TUNING = replace(_TRAINING, learning_rate=3e-4, ema=None)
+
+
+def train_codec(
+    maps: Sequence[np.ndarray[Any, Any]],
+    preset: str | Preset = "fast",
+    validation: Sequence[np.ndarray[Any, Any]] | None = None,
+    classes: Classes | None = None,
+    mirrored: bool = False,
+    run: str | PathLike[str] | None = None,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+) -> IntegerFlow:
+    """Trains a codec for label maps such as these.
+
+    Arguments:
+        maps: Label maps (height, width) of any integers and any sizes.
+        preset: The name of a preset, or one's own.
+        validation: Maps to validate on; else a tenth of `maps` is held out.
+        classes: What the integers are; found in the maps if None is said. Maps with others are still coded, but by a
+            general compressor.
+        mirrored: Whether a map mirrored left to right is as likely as the map itself: then both are trained on.
+        run: A directory to keep everything in, in which an interrupted training goes on; see `fit`.
+        device: Where to train.
+        progress: Whether to show progress; None for: on a terminal.
+
+    Example:
+        >>> maps = [np.kron(np.eye(8, dtype=np.uint8), np.full((8, 8), 7, np.uint8)) for _ in range(10)]
+        >>> model = train_codec(maps, Preset(pixels=6, near=4, hidden=(8,)))
+        >>> from ddf.codec import compress, decompress
+        >>> len(compress(maps[0], model)), maps[0].nbytes
+        (..., 4096)
+    """
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise ValueError(f"preset={preset!r}, but it must be one of {', '.join(PRESETS)}")
+        preset = PRESETS[preset]
+    maps = [np.asarray(part) for part in maps]
+    if len(maps) < 2 or any(part.ndim != 2 or 0 in part.shape or part.dtype.kind not in "iub" for part in maps):
+        raise ValueError("a codec is trained on at least two label maps: arrays (height, width) of integers")
+    if classes is None:
+        values = sorted({int(value) for part in maps for value in np.unique(part)})
+        classes = Classes(tuple(values))
+    held_out = [np.asarray(part) for part in validation or ()]
+    if not held_out:
+        every = max(2, min(10, len(maps)))
+        held_out, maps = maps[every - 1 :: every], [part for i, part in enumerate(maps) if i % every != every - 1]
+    height, width = (min(part.shape[axis] for part in (*maps, *held_out)) for axis in (0, 1))
+    levels = max(1, min(_LEVELS, min(height, width).bit_length() - 1))
+    cell = 1 << levels
+    if min(height, width) < 2:
+        raise ValueError(f"maps of {height} × {width} are too small to train a codec on")
+    size = tuple(max(cell, min(side, _LARGEST_PIECE) // cell * cell) for side in (height, width))
+    pieces = _pieces([classes.to_symbols(part) for part in maps], (size[0], size[1]), mirrored)
+    middle = np.stack([_middle(classes.to_symbols(part), (size[0], size[1])) for part in held_out])[:, None]
+    flow = preset.flow(classes.num_classes, levels).build(seed=0)
+    flow.classes = classes
+    epochs = max(1, ceil(_STEPS / len(maps)))
+    draws = min(8, epochs)
+    folder = None if run is None else Path(run)
+    config = replace(_TRAINING, max_epochs=epochs, patience=epochs, draws=draws)
+    where = None if folder is None else folder / "float"
+    fit(flow, pieces, middle, config, run=where, device=device, progress=progress)
+    config = replace(
+        _FINE_TUNING, max_epochs=max(1, epochs // 8), patience=epochs, draws=min(draws, max(1, epochs // 8))
+    )
+    where = None if folder is None else folder / "integer"
+    model = export(flow, pieces, middle, config, run=where, device=device, progress=progress)
+    if folder is not None:
+        model.save(folder / "model.safetensors")
+    return model
+
+
+def _pieces(maps: Sequence[np.ndarray[Any, Any]], size: tuple[int, int], mirrored: bool) -> Redrawn:
+    plain = crop(maps, size)
+    if not mirrored:
+        return plain
+
+    def draw_mirrored(index: Tensor, generator: torch.Generator) -> Tensor:
+        pieces = plain.draw(index, generator)
+        turned = torch.rand(len(pieces), generator=generator) < 0.5
+        return torch.where(turned.view(-1, 1, 1, 1), pieces.flip(-1), pieces)
+
+    return Redrawn(plain.stored, draw_mirrored, shape=plain.shape)
+
+
+def _middle(part: np.ndarray[Any, Any], size: tuple[int, int]) -> np.ndarray[Any, Any]:
+    row, column = ((side - wanted) // 2 for side, wanted in zip(part.shape, size, strict=True))
+    return part[row : row + size[0], column : column + size[1]]
