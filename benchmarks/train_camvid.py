@@ -13,7 +13,7 @@ from PIL import Image
 from ddf.codec import train_codec
 
 
-def read(folder: Path) -> list[np.ndarray]:  # type: ignore[type-arg]
+def read(folder: Path) -> list[np.ndarray]:
     return [np.asarray(Image.open(path)) for path in sorted(folder.glob("*.png"))]
 
 
