@@ -22,7 +22,6 @@ from ddf.data.redrawn import Redrawn
 from ddf.spec import FlowSpec
 from ddf.training import TrainingConfig, fit
 
-_STEPS = 4400  # that each net is trained for, at least
 _LEVELS = 7
 _LARGEST_PIECE = 512
 
@@ -62,6 +61,7 @@ def train_codec(
     validation: Sequence[np.ndarray[Any, Any]] | None = None,
     classes: Classes | None = None,
     mirrored: bool = False,
+    steps: int = 4400,
     run: str | PathLike[str] | None = None,
     device: torch.device | str | None = None,
     progress: bool | None = None,
@@ -75,13 +75,14 @@ def train_codec(
         classes: What the integers are; found in the maps if None is said. Maps with others are still coded, but by a
             general compressor.
         mirrored: Whether a map mirrored left to right is as likely as the map itself: then both are trained on.
+        steps: How many steps, of one map each, every net is trained for at least.
         run: A directory to keep everything in, in which an interrupted training goes on; see `fit`.
         device: Where to train.
         progress: Whether to show progress; None for: on a terminal.
 
     Example:
         >>> maps = [np.kron(np.eye(8, dtype=np.uint8), np.full((8, 8), 7, np.uint8)) for _ in range(10)]
-        >>> model = train_codec(maps, Preset(pixels=6, near=4, hidden=(8,)))
+        >>> model = train_codec(maps, Preset(pixels=6, near=4, hidden=(8,)), steps=50)
         >>> from ddf.codec import compress, decompress
         >>> len(compress(maps[0], model)), maps[0].nbytes
         (..., 4096)
@@ -110,7 +111,7 @@ def train_codec(
     middle = np.stack([_middle(classes.to_symbols(part), (size[0], size[1])) for part in held_out])[:, None]
     flow = preset.flow(classes.num_classes, levels).build(seed=0)
     flow.classes = classes
-    epochs = max(1, ceil(_STEPS / len(maps)))
+    epochs = max(1, ceil(steps / len(maps)))
     draws = min(8, epochs)
     folder = None if run is None else Path(run)
     config = replace(_TRAINING, max_epochs=epochs, patience=epochs, draws=draws)
