@@ -288,6 +288,8 @@ def test_every_array_of_integers_comes_back(tmp_path: Path, model: IntegerFlow, 
         assert got.dtype == want.dtype.newbyteorder("=")
         assert got.shape == want.shape
         assert np.array_equal(got, want)
+    for (_, got), (_, again) in zip(archive, archive.items(batch_size=3), strict=True):
+        assert np.array_equal(got, again)
     methods = {block.kind.method for block in archive.blocks()}
     assert methods == {Method.MODEL, Method.LZMA, Method.RAW}
     decoded = reference_decoder.decode((tmp_path / "a.ddf").read_bytes(), model.to_bytes())

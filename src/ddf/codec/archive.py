@@ -381,12 +381,31 @@ class Archive:
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         """All arrays with their names, in order."""
+        return self.items()
+
+    def items(self, batch_size: int = 1) -> Iterator[tuple[str, Array]]:
+        """All arrays with their names, in order.
+
+        Arguments:
+            batch_size: How many blocks of one kind are decoded together. It does not change the result.
+        """
         count = 0
-        for block in self.blocks():
-            yield from zip(block.names, self.decode([block])[0], strict=True)
-            count += len(block.names)
+        for blocks in self._batches(batch_size):
+            for block, arrays in zip(blocks, self.decode(blocks), strict=True):
+                yield from zip(block.names, arrays, strict=True)
+                count += len(arrays)
         if count != len(self):
             raise self._damaged(f"it holds {count} arrays, but its index says {len(self)}")
+
+    def _batches(self, size: int) -> Iterator[list[Block]]:
+        batch: list[Block] = []
+        for block in self.blocks():
+            if batch and (len(batch) >= size or block.kind != batch[0].kind):
+                yield batch
+                batch = []
+            batch.append(block)
+        if batch:
+            yield batch
 
     def __contains__(self, name: str) -> bool:
         return name in self._places

@@ -41,9 +41,16 @@ class Prediction:
 
         First those of row 0 of the table, then those of row 1 and so on, last those with a row of their own.
         """
-        found = [(np.flatnonzero(self.place == row), self.table[row]) for row in np.unique(self.place[self.place >= 0])]
-        if len(self.rows):
-            found.append((np.flatnonzero(self.place < 0), self.rows))
+        order = np.argsort(self.place, kind="stable")
+        own, *counts = np.bincount(self.place + 1, minlength=1).tolist()
+        found = []
+        start = own
+        for row, count in enumerate(counts):
+            if count:
+                found.append((order[start : start + count], self.table[row]))
+            start += count
+        if own:
+            found.append((order[:own], self.rows))
         return found
 
 
@@ -91,8 +98,11 @@ class Encoder:
             model, parameters = _model(frequencies)
             chosen = symbols[places].astype(np.int32)
             self._coder.encode(chosen, model, *parameters)
-            taken = frequencies[chosen] if frequencies.ndim == 1 else frequencies[np.arange(len(chosen)), chosen]
-            self.bits += PRECISION * len(chosen) - float(np.log2(taken).sum())
+            self.bits += PRECISION * len(chosen)
+            if frequencies.ndim == 1:
+                self.bits -= float(np.bincount(chosen, minlength=len(frequencies)) @ np.log2(frequencies))
+            else:
+                self.bits -= float(np.log2(frequencies[np.arange(len(chosen)), chosen]).sum())
 
     def finish(self) -> bytes:
         """The code: the shortest bytes that, with zeros after them, lie in the interval that is left."""

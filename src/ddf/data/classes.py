@@ -51,14 +51,26 @@ class Classes:
 
     def to_symbols(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The symbols 0 … K − 1 of integers as they are found in the data, in the smallest dtype."""
+        dtype = np.uint8 if self.num_classes <= 256 else np.int32
+        if values.dtype == np.uint8 and self.num_classes < 256:  # by far the most common, and ten times faster
+            table = np.full(256, 255, dtype=np.uint8)
+            for symbol, value in enumerate(self.values):
+                if 0 <= value < 256:
+                    table[value] = symbol
+            symbols: np.ndarray[Any, Any] = table[values]
+            if symbols.size and symbols.max() == 255:
+                self._refuse(values[symbols == 255])
+            return symbols
         order = np.argsort(self.values)
         ascending = np.asarray(self.values, dtype=np.int64)[order]
         place = np.searchsorted(ascending, values).clip(max=len(ascending) - 1)
         unknown = ascending[place] != values
         if unknown.any():
-            raise ValueError(f"the value {values[unknown].flat[0]} is none of the {self.num_classes} known classes")
-        dtype = np.uint8 if self.num_classes <= 256 else np.int32
+            self._refuse(values[unknown])
         return order[place].astype(dtype)
+
+    def _refuse(self, unknown: np.ndarray[Any, Any]) -> None:
+        raise ValueError(f"the value {unknown.flat[0]} is none of the {self.num_classes} known classes")
 
     def to_values(self, symbols: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The integers that symbols stand for."""

@@ -1,0 +1,89 @@
+"""The paper's flows as codecs: what integer arithmetic and real bytes cost over the float flow's bits per dimension.
+
+    python benchmarks/paper_flows.py mnist-split --mnist FOLDER --runs RUNS --device cuda
+    python benchmarks/paper_flows.py cityscapes-split --cityscapes FILE --runs RUNS --device cuda
+
+Trains the row's denoising flow with seed 0 if RUNS does not hold it yet, exports it, codes the whole test set in blocks
+and one by one, and decodes it again on the device and on the CPU.
+"""
+
+import argparse
+import io
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import ddf
+from ddf.codec import Archive, ArchiveWriter, IntegerFlow, export
+from ddf.experiments import EXPERIMENTS, run_experiment
+from ddf.experiments.runs import load_data
+from ddf.training import TrainingConfig
+
+FINE_TUNING = {"mnist": (128, 2), "cityscapes": (64, 8)}  # batch size and epochs
+
+
+def archive(
+    model: IntegerFlow, maps: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], block: int
+) -> tuple[bytes, float]:
+    buffer = io.BytesIO()
+    writer = ArchiveWriter(buffer, model, maps_per_block=block, batch_size=500, verify=False)
+    for part in maps:
+        writer.add(part)
+    writer.close()
+    return buffer.getvalue(), writer.bits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", choices=["mnist-split", "cityscapes-split"])
+    parser.add_argument("--mnist")
+    parser.add_argument("--cityscapes")
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--block", type=int, default=500)
+    parser.add_argument("--count", type=int, help="so many test maps instead of all")
+    parser.add_argument("--cpu", action="store_true", help="decode on the CPU as well")
+    options = parser.parse_args()
+    experiment = EXPERIMENTS[options.row, "ddf"]
+    data = load_data(experiment.row.data, {"mnist": options.mnist, "cityscapes": options.cityscapes})
+    run_experiment(experiment, 0, data, options.runs, options.device)
+    place = options.runs / options.row / "ddf" / "seed-0"
+    flow = ddf.load(place / "run" / "flow.safetensors", options.device)
+    test = torch.as_tensor(data["test"])[: options.count]
+    bits = float(flow.bits_per_dim(test.to(flow.device), batch_size=500).mean())
+    print(f"{options.row}: {len(test)} test maps, float flow {bits:.5f} bits per dimension", flush=True)
+    path = place / "integer.safetensors"
+    if not path.exists():
+        batch_size, epochs = FINE_TUNING[experiment.row.data]
+        config = TrainingConfig(
+            batch_size=batch_size, learning_rate=1e-4, max_epochs=epochs, patience=epochs, cosine=True, draws=2,
+            precision="float32",
+        )  # fmt: skip
+        start = time.monotonic()
+        model = export(flow, data, config=replace(config, seed=0), device=options.device)
+        model.save(path)
+        print(f"export: {time.monotonic() - start:.0f} s, {path.stat().st_size} bytes", flush=True)
+    model = IntegerFlow.load(path)
+    maps = test.numpy().astype(np.uint8)[:, 0]
+    for block in (options.block, 1):
+        start = time.monotonic()
+        made, own = archive(model.to(options.device), maps, block)
+        seconds = time.monotonic() - start
+        integer, real = own / maps.size, 8 * len(made) / maps.size
+        print(
+            f"{'in blocks' if block > 1 else 'one by one'}: integer flow {integer:.5f} ({integer / bits - 1:+.2%}), "
+            f"real bytes {real:.5f} ({real / bits - 1:+.2%}), {seconds:.0f} s"
+        )
+        (place / f"test-{block}.ddf").write_bytes(made)
+        for device in [options.device, *(["cpu"] if options.cpu else [])]:
+            start = time.monotonic()
+            back = [array for _, array in Archive(made, model.to(device)).items(500)]
+            wrong = sum(not np.array_equal(one, two) for one, two in zip(back, maps, strict=True))
+            print(f"decoded on {device}: {wrong} of {len(maps)} wrong, {time.monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
