@@ -177,16 +177,17 @@ class ArchiveWriter:
         self._temporary: Path | None = None
         self._names: set[str] = set()
         self._closed = False
+        self._position = 0
         self._pool = Pool(model, processes)
         if isinstance(path, str | PathLike):
             self._path = Path(path).resolve()
-            self._open(append, overwrite)
+            self._open(append, overwrite, embed_model)
         else:
             self._file: BinaryIO = path
-        if self._file.tell() == 0:
+        if not self._position:
             self._begin(embed_model)
 
-    def _open(self, append: bool, overwrite: bool) -> None:
+    def _open(self, append: bool, overwrite: bool, embed_model: bool) -> None:
         assert self._path is not None
         if not self._path.parent.is_dir():
             raise FileNotFoundError(f"cannot write {self._path}: there is no folder {self._path.parent}")
@@ -199,7 +200,7 @@ class ArchiveWriter:
         self._file = os.fdopen(handle, "w+b")
         if append:
             try:
-                self._continue(self._path)
+                self._continue(self._path, embed_model)
             except BaseException:
                 self.abandon()
                 raise
@@ -207,26 +208,28 @@ class ArchiveWriter:
     def _begin(self, embed_model: bool) -> None:
         fingerprint = _NOTHING if self.model is None else self.model.fingerprint
         header = MAGIC + bytes([VERSION, _EMBEDDED if embed_model else 0]) + fingerprint
-        self._file.write(header + zlib.crc32(header).to_bytes(4, "little"))
+        self._put(header + zlib.crc32(header).to_bytes(4, "little"))
         if embed_model:
             assert self.model is not None
             data = self.model.to_bytes()
             self._record(_MODEL, zlib.crc32(data).to_bytes(4, "little") + data)
 
-    def _continue(self, path: Path) -> None:
+    def _continue(self, path: Path, embed_model: bool) -> None:
         """Takes over what an archive holds, but for its end."""
         old = Archive(path, model=self.model)
         if old.fingerprint not in (_NOTHING, None if self.model is None else self.model.fingerprint):
             raise WrongModelError(_wrong_model(old.fingerprint, self.model))
         if old.fingerprint == _NOTHING and self.model is not None:
             raise WrongModelError(f"{path} was made without a model and cannot go on with one")
+        if embed_model and not old.embeds_model:
+            raise ValueError(f"{path} was made without its model inside, which cannot be put there afterwards")
         with path.open("rb") as source:
             left = old.end
             while left:
                 part = source.read(min(left, 1 << 20))
                 if not part:
                     raise DamagedArchiveError(f"{path} is cut off")
-                self._file.write(part)
+                self._put(part)
                 left -= len(part)
         index = old.index
         self._index = _Index(0, 0, list(index.points), old.kinds(), list(index.names))
@@ -273,12 +276,12 @@ class ArchiveWriter:
 
     def _write(self, block: Block) -> None:
         if block.kind != self._kind:
-            self._kind, self._kind_at = block.kind, self._file.tell()
+            self._kind, self._kind_at = block.kind, self._position
             body = block.kind.to_bytes()
             self._index.kinds.append((self._kind_at, body))
             self._record(_KIND, zlib.crc32(body).to_bytes(4, "little") + body)
         if self._blocks % _STRIDE == 0:
-            self._index.points.append((self._file.tell(), self._kind_at, self._maps))
+            self._index.points.append((self._position, self._kind_at, self._maps))
         self._record(_BLOCK, block.to_bytes())
         self._blocks += 1
         self._maps += len(block.names)
@@ -286,7 +289,11 @@ class ArchiveWriter:
         self.bits += block.bits
 
     def _record(self, kind: int, body: bytes) -> None:
-        self._file.write(write_varint(len(body) << 2 | kind) + body)
+        self._put(write_varint(len(body) << 2 | kind) + body)
+
+    def _put(self, data: bytes) -> None:
+        self._file.write(data)
+        self._position += len(data)
 
     def close(self) -> None:
         """Writes what is left and the index, and gives the archive its name."""
@@ -297,11 +304,11 @@ class ArchiveWriter:
             for blocks in self._pool.rest():
                 for block in blocks:
                     self._write(block)
-            start = self._file.tell()
+            start = self._position
             body = replace(self._index, blocks=self._blocks, maps=self._maps).to_bytes()
             self._record(_INDEX, zlib.crc32(body).to_bytes(4, "little") + body)
-            size = self._file.tell() - start + FOOTER_SIZE
-            self._file.write(size.to_bytes(4, "little") + END)
+            size = self._position - start + FOOTER_SIZE
+            self._put(size.to_bytes(4, "little") + END)
             self._file.flush()
             if self._temporary is not None:
                 assert self._path is not None
