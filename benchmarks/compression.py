@@ -39,6 +39,10 @@ def image(kind: str, **options: Any) -> Callable[[Array], bytes]:
         picture = Image.fromarray(part)
         if kind == "WEBP":
             picture = picture.convert("RGB")
+        if kind == "PNG" and part.max() < 16:
+            picture = picture.convert("P")  # of 4 bits, which is smaller
+            picture.putpalette([value for value in range(16) for _ in range(3)])
+            options["bits"] = 4
         picture.save(buffer, kind, **options)
         return buffer.getvalue()
 
@@ -88,7 +92,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--peer", action="append", default=[])
-    parser.add_argument("--only-ddf", action="store_true")
+    parser.add_argument(
+        "--only", help="of the other codecs only those whose name contains this; '' for all", default=""
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     maps = read(options.maps)
@@ -98,10 +104,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for path in options.model:
         ours(path, maps, pixels, options)
-    if options.only_ddf:
-        return
     small = [part.astype(np.uint8) for part in maps]
     for name, encode in peers().items():
+        if options.only not in name:
+            continue
         start = time.perf_counter()
         single = sum(len(encode(part)) for part in small)
         speed = pixels / (time.perf_counter() - start) / 1e6
