@@ -30,6 +30,14 @@ def varint(data: bytes, position: int) -> tuple[int, int]:
             return number, position
 
 
+def written(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
 def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]]:
     assert archive[:4] == b"\x89DDF"
     assert archive[4] == 1
@@ -42,7 +50,7 @@ def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]
         head, position = varint(archive, position)
         body, position = archive[position : position + (head >> 2)], position + (head >> 2)
         if head & 3 == 0:
-            out += block(kind, body, net)
+            out += block(kind, body, net, len(out))
             continue
         assert zlib.crc32(body[4:]) == int.from_bytes(body[:4], "little")
         if head & 3 == 1:
@@ -69,7 +77,7 @@ def read_kind(body: bytes) -> dict[str, Any]:
     }
 
 
-def block(kind: dict[str, Any], body: bytes, net: "Model | None") -> list[tuple[str, Array]]:
+def block(kind: dict[str, Any], body: bytes, net: "Model | None", before: int) -> list[tuple[str, Array]]:
     count, position = varint(body, 0) if kind["shared"] else (1, 0)
     start = position
     names = []
@@ -89,13 +97,8 @@ def block(kind: dict[str, Any], body: bytes, net: "Model | None") -> list[tuple[
         else:
             payload_raw = payload
         arrays = np.frombuffer(payload_raw, dtype=kind["dtype"]).reshape(shape)
-    length = len(payload)
-    written = bytearray()
-    while length > 127:
-        written.append(length & 127 | 128)
-        length >>= 7
-    written.append(length)
-    assert zlib.crc32(kind["bytes"] + spelled + bytes(written) + arrays.tobytes()) == checksum
+    data = kind["bytes"] + spelled + written(len(payload)) + arrays.tobytes() + written(before)
+    assert zlib.crc32(data) == checksum
     return list(zip(names or [""] * count, arrays, strict=True))
 
 
@@ -176,9 +179,11 @@ class Model:
         sample = shape[-own:] if len(shape) > own and self.fits(shape[-own:]) else (1, *shape[-2:])
         coder = RangeDecoder(payload)
         whole = np.zeros((int(np.prod(shape)) // int(np.prod(sample)), *sample), dtype=np.int64)
-        together = max(1, (1 << 22) // int(np.prod(sample)))
+        cell = 2 ** sum(layer["kind"] == "Squeeze" for layer in self.layers)
+        sides = [-(-side // cell) * cell for side in sample[1:]] if len(sample) == 3 else list(sample[1:])
+        together = max(1, (1 << 22) // min(sample[0] * int(np.prod(sides)), 2048 * 2048 * sample[0]))
         tiles: list[tuple[slice, ...]] = [()]
-        if None in self.shape and np.prod(sample) > 2048 * 2048:
+        if None in self.shape and max(sample[1:]) > 2048:
             tiles = [
                 (slice(None), slice(row, row + 2048), slice(column, column + 2048))
                 for row in range(0, sample[1], 2048)

@@ -1,5 +1,6 @@
 """What was compressed anywhere comes out as it was everywhere, or not at all."""
 
+import contextlib
 import io
 import os
 import signal
@@ -460,6 +461,87 @@ def test_every_changed_byte_and_every_cut_is_noticed(tmp_path: Path, model: Inte
             check_damaged(bytes(damaged), model, want)
         with pytest.raises(DamagedArchiveError):
             Archive(data[:i], model)
+
+
+def test_no_array_passes_for_another() -> None:
+    """Every byte of a small archive changed to many others: by name and number there is the right array or none."""
+    buffer = io.BytesIO()
+    arrays = [np.full(4, i, np.uint8) for i in range(6)]
+    with ArchiveWriter(buffer, None) as writer:
+        for i, array in enumerate(arrays):
+            writer.add(array, f"m{i}" if i % 2 else "")
+    data = buffer.getvalue()
+    for i in range(len(data)):
+        for value in {*range(0, 256, 9), data[i] ^ 1, data[i] ^ 2, data[i] ^ 3}:
+            damaged = bytearray(data)
+            damaged[i] = value
+            try:
+                archive = Archive(bytes(damaged))
+            except (DamagedArchiveError, WrongModelError):
+                continue
+            for number, array in enumerate(arrays):
+                for which in (number, f"m{number}"):
+                    with contextlib.suppress(DamagedArchiveError, KeyError, IndexError):
+                        assert np.array_equal(archive[which], array)
+            found = recover(bytes(damaged))
+            assert len(found.arrays) >= 5
+            assert (len(found.arrays) == 6) or found.lost
+
+
+@pytest.mark.parametrize("shape", [(3000, 1, 1), (1, 300000), (40000, 2), (2, 2, 2, 3), (1, 70, 9)])
+def test_thin_maps_cost_no_more_than_others(model: IntegerFlow, shape: tuple[int, ...]) -> None:
+    """Padding must not make a thousand times as many pixels of them as there are."""
+    array = np.zeros(shape, dtype=np.uint8)
+    assert np.array_equal(decompress(compress(array, model), model), array)
+    assert model.padded_pixels((1, 1, 300000)) == 8 * 300000
+
+
+def test_large_maps_are_cut_into_tiles(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddf.codec.blocks.TILE", 32)
+    array = draw_maps(1, (70, 50), 4)[0]
+    seen = []
+    right = IntegerFlow.forward
+    monkeypatch.setattr(IntegerFlow, "forward", lambda self, x: (seen.append(x.shape), right(self, x))[1])
+    assert np.array_equal(decompress(compress(array, model), model), array)
+    assert seen == [(1, 1, 32, 32), (1, 1, 32, 18)] * 2 + [(1, 1, 6, 32), (1, 1, 6, 18)]
+
+
+def test_bad_arguments_are_named(tmp_path: Path, model: IntegerFlow) -> None:
+    array = np.zeros((4, 4), np.uint8)
+    with pytest.raises(TypeError, match="the model must be an IntegerFlow, as"):
+        compress(array, "model.safetensors")  # type: ignore[arg-type]
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        ArchiveWriter(tmp_path, None)
+    with pytest.raises(ValueError, match="one or the other"):
+        ArchiveWriter(tmp_path / "a", None, append=True, overwrite=True)
+    with pytest.raises(TypeError, match="to a path or a file that is open"):
+        ArchiveWriter(5, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="processes=0, but it must be a positive integer"):
+        ArchiveWriter(tmp_path / "a", None, processes=0)
+    with ArchiveWriter(tmp_path / "a", None) as writer:
+        writer.add(array, "x")
+        with pytest.raises(TypeError, match="the name of an array is a text, not 5"):
+            writer.add(array, 5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="no text that can be written as UTF-8"):
+            writer.add(array, "\udcff")
+    archive = Archive(tmp_path / "a")
+    with pytest.raises(TypeError, match="by its name or its number, not by None"):
+        archive[None]  # type: ignore[index]
+    archive.close()
+    with pytest.raises(ValueError, match="is closed"):
+        archive[0]
+
+
+def test_recovery_without_header_or_model(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    data = bytearray(write(tmp_path / "a.ddf", model, [*maps[:3], np.arange(4)], embed_model=True))
+    data[8] ^= 1
+    found = recover(bytes(data))
+    assert len(found.arrays) == 4
+    assert found.lost
+    data = bytearray(write(tmp_path / "a.ddf", model, [*maps[:3], np.arange(4)]))
+    found = recover(bytes(data))
+    assert [name for name, _ in found.arrays] == ["map 3"]
+    assert model.fingerprint.hex() in found.lost[0]
 
 
 def test_random_damage(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:

@@ -27,6 +27,7 @@ from ddf.codec.blocks import (
     decode_blocks,
     encode_blocks,
     kind_of,
+    number_of,
 )
 from ddf.codec.coder import Array
 from ddf.codec.flow import IntegerFlow, ModelError
@@ -42,7 +43,9 @@ FOOTER_SIZE = 8
 _BLOCK, _KIND, _MODEL, _INDEX = range(4)  # the types of records
 _EMBEDDED = 1  # the flag of an archive with its model inside
 _STRIDE = 16  # the index knows where every 16th block begins
+_MOST_LOST = 4096  # arrays that `recover` gets over at a time
 _HEAD = 10  # the head of a record has fewer bytes than that
+_MOST_INDEX = 1 << 32  # bytes; of more, a crafted file would fill the memory
 _NOTHING = bytes(16)  # the fingerprint where there is no model
 
 
@@ -89,7 +92,7 @@ class _Index:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "_Index":
-        plain = zlib.decompress(data[1:]) if data[:1] == b"\1" else data[1:]
+        plain = zlib.decompressobj().decompress(data[1:], _MOST_INDEX) if data[:1] == b"\1" else data[1:]
         blocks, position = read_varint(plain, 0)
         maps, position = read_varint(plain, position)
         points: list[tuple[int, int, int]] = []
@@ -157,9 +160,14 @@ class ArchiveWriter:
         processes: int = 1,
         batch_size: int = 1,
     ) -> None:
-        for name, value in (("maps_per_block", maps_per_block), ("processes", processes), ("batch_size", batch_size)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r}, but it must be a positive integer")
+        _check_counts(maps_per_block=maps_per_block, processes=processes, batch_size=batch_size)
+        _check_model(model)
+        if append and overwrite:
+            raise ValueError("append=True adds to a file and overwrite=True replaces it: one or the other")
+        if append and not isinstance(path, str | PathLike):
+            raise ValueError("append=True needs the path of an archive")
+        if not isinstance(path, str | PathLike) and not hasattr(path, "write"):
+            raise TypeError(f"an archive is written to a path or a file that is open, not to {path!r}")
         if embed_model and model is None:
             raise ValueError("embed_model=True, but there is no model to embed")
         self.model = model
@@ -191,6 +199,8 @@ class ArchiveWriter:
         assert self._path is not None
         if not self._path.parent.is_dir():
             raise FileNotFoundError(f"cannot write {self._path}: there is no folder {self._path.parent}")
+        if self._path.is_dir():
+            raise IsADirectoryError(f"{self._path} is a folder, not the file of an archive")
         if append and not self._path.exists():
             append = False
         elif self._path.exists() and not (append or overwrite):
@@ -246,6 +256,12 @@ class ArchiveWriter:
         if self._closed:
             raise ValueError("the archive is closed")
         array = np.array(array)
+        if not isinstance(name, str):
+            raise TypeError(f"the name of an array is a text, not {name!r}")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the name {name!r} is no text that can be written as UTF-8") from error
         if "\0" in name:
             raise ValueError(f"the name {name!r} contains a zero, which names cannot")
         if name in self._names:
@@ -282,7 +298,7 @@ class ArchiveWriter:
             self._record(_KIND, zlib.crc32(body).to_bytes(4, "little") + body)
         if self._blocks % _STRIDE == 0:
             self._index.points.append((self._position, self._kind_at, self._maps))
-        self._record(_BLOCK, block.to_bytes())
+        self._record(_BLOCK, block.to_bytes(self._maps))
         self._blocks += 1
         self._maps += len(block.names)
         self._index.names.extend(block.names)
@@ -359,7 +375,10 @@ class Archive:
     """
 
     def __init__(self, path: str | PathLike[str] | bytes, model: IntegerFlow | None = None) -> None:
+        _check_model(model)
         self._file: BinaryIO
+        if isinstance(path, bytearray | memoryview):
+            path = bytes(path)
         if isinstance(path, bytes):
             self._file, self.name = io.BytesIO(path), "the archive"
         else:
@@ -396,6 +415,7 @@ class Archive:
         Arguments:
             batch_size: How many blocks of one kind are decoded together. It does not change the result.
         """
+        _check_counts(batch_size=batch_size)
         count = 0
         for blocks in self._batches(batch_size):
             for block, arrays in zip(blocks, self.decode(blocks), strict=True):
@@ -419,6 +439,8 @@ class Archive:
 
     def __getitem__(self, which: str | int) -> Array:
         """One array, by its name or its number."""
+        if not isinstance(which, str | int | np.integer):
+            raise TypeError(f"an array is asked for by its name or its number, not by {which!r}")
         if isinstance(which, str):
             if which not in self._places:
                 raise KeyError(f"{self.name} holds no array called {which!r}")
@@ -428,7 +450,7 @@ class Archive:
             raise IndexError(f"{self.name} holds {len(self)} arrays, but number {which} was asked for")
         point = max(i for i, (_, _, before) in enumerate(self.index.points) if before <= number)
         start, kind_at, before = self.index.points[point]
-        for block in self.blocks(start, self._kind(kind_at)):
+        for block in self.blocks(start, self._kind(kind_at), before):
             if number < before + len(block.names):
                 return self.decode([block])[0][number - before]
             before += len(block.names)
@@ -467,19 +489,22 @@ class Archive:
         model = self.model if any(block.kind.method == Method.MODEL for block in blocks) else None
         return decode_blocks(model, blocks)
 
-    def blocks(self, start: int | None = None, kind: Kind | None = None) -> Iterator[Block]:
-        """All blocks in order, from a place in the file on."""
+    def blocks(self, start: int | None = None, kind: Kind | None = None, number: int = 0) -> Iterator[Block]:
+        """All blocks in order, from a place in the file on, before which there are so many arrays."""
         position = HEADER_SIZE if start is None else start
         while position < self.end:
+            begin = position
             record, body, position = self._record(position)
             if record == _KIND:
                 kind = self._checked_kind(body)
             elif record == _BLOCK:
                 if kind is None:
                     raise self._damaged("a block comes before its kind")
-                yield Block.from_bytes(kind, body)
-            elif record == _INDEX:
-                raise self._damaged("it has an index in the middle")
+                block = Block.from_bytes(kind, body, number)
+                number += len(block.names)
+                yield block
+            elif record == _INDEX or begin != HEADER_SIZE or not self.embeds_model:
+                raise self._damaged("it has an index or a model in the middle")
 
     def kinds(self) -> list[tuple[int, bytes]]:
         """Where kinds are in the file, and what they say."""
@@ -532,6 +557,8 @@ class Archive:
             raise self._damaged(f"its index is unreadable ({error})") from error
 
     def _bytes(self, start: int, count: int) -> bytes:
+        if self._file.closed:
+            raise ValueError(f"{self.name} is closed")
         self._file.seek(start)
         return self._file.read(count)
 
@@ -561,6 +588,17 @@ class Archive:
 
     def _damaged(self, why: str) -> DamagedArchiveError:
         return DamagedArchiveError(f"{self.name} is damaged: {why}")
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name}={value!r}, but it must be a positive integer")
+
+
+def _check_model(model: IntegerFlow | None) -> None:
+    if model is not None and not isinstance(model, IntegerFlow):
+        raise TypeError(f"the model must be an IntegerFlow, as IntegerFlow.load(path) reads it, but it is {model!r}")
 
 
 def _matches(body: bytes) -> bool:
@@ -620,7 +658,7 @@ def recover(path: str | PathLike[str] | bytes, model: IntegerFlow | None = None)
         path: The file, or its bytes.
         model: The integer flow it was made with, if the archive does not hold it.
     """
-    data = path if isinstance(path, bytes) else Path(path).read_bytes()
+    data = bytes(path) if isinstance(path, bytes | bytearray | memoryview) else Path(path).read_bytes()
     return _Salvage(data, model).run()
 
 
@@ -628,97 +666,125 @@ class _Salvage(Archive):
     """An archive that is read from its first byte to its last, whatever its end says."""
 
     def __init__(self, data: bytes, model: IntegerFlow | None) -> None:
+        _check_model(model)
         self.name = "the archive"
         self._file = io.BytesIO(data)
         self._data = data
         self.size = self.end = len(data)
         self._model, self._embedded = model, None
         self.found = Recovered()
-        self.known: dict[int, bytes] = {}
-        with suppress(DamagedArchiveError):
-            self.known = dict(self._read_end()[0].kinds)
+        self.number = 0  # of arrays that have come by
+        try:
+            self.index, self.end = self._read_end()
+        except DamagedArchiveError as error:
+            self.index = _Index(0, -1, [], [], [])
+            self.found.lost.append(str(error))
+        self.known = dict(self.index.kinds)
         try:
             self.fingerprint, self.embeds_model = self._read_header()
         except DamagedArchiveError as error:
-            self.found.lost.append(str(error))
-            known = MAGIC in data[:HEADER_SIZE] or END in data[-FOOTER_SIZE:]
-            if model is None or not known:
+            if data[:4] != MAGIC and data[-4:] != END:
                 raise
-            self.fingerprint, self.embeds_model = model.fingerprint, data[5:6] == b"\1"
+            self.found.lost.append(str(error))
+            self.fingerprint, self.embeds_model = self._guess_model()
+
+    def _guess_model(self) -> tuple[bytes, bool]:
+        """The fingerprint of the model that an archive without a header needs, and whether it is inside."""
+        with suppress(DamagedArchiveError, ModelError):
+            record, body, _ = self._record(HEADER_SIZE)
+            if record == _MODEL and _matches(body):
+                self._embedded = IntegerFlow.from_bytes(body[4:])
+                return self._embedded.fingerprint, True
+        return (_NOTHING if self._model is None else self._model.fingerprint), False
 
     def run(self) -> Recovered:
         position, kind = HEADER_SIZE, None
-        while position < self.size:
+        while position < self.end:
             if position in self.known:
                 kind = Kind.from_bytes(self.known[position])
             try:
                 record, body, after = self._record(position)
-                if record == _INDEX and _matches(body):
-                    break
                 if record == _KIND:
                     kind = self._checked_kind(body)
                 elif record == _BLOCK:
                     self._keep(kind, body)
-                elif record == _MODEL and not _matches(body):
-                    raise self._damaged("the model in it does not match its checksum")
+                elif not _matches(body) or (record == _INDEX and after < self.size - FOOTER_SIZE):
+                    raise self._damaged("a record does not match its checksum")
                 elif record == _INDEX:
-                    raise self._damaged("its index does not match its checksum")
-            except DamagedArchiveError as error:
+                    break
+            except (DamagedArchiveError, WrongModelError) as error:
                 self.found.lost.append(f"at byte {position}: {error}")
                 position, kind = self._resume(position, kind)
             else:
                 position = after
+        missing = self.index.maps - len(self.found.arrays)
+        if missing > 0:
+            self.found.lost.append(f"{missing} of {self.index.maps} arrays are missing")
         return self.found
 
     def _keep(self, kind: Kind | None, body: bytes) -> None:
         if kind is None:
             raise self._damaged("a block comes before its kind")
-        block = Block.from_bytes(kind, body)
-        for name, array in zip(block.names, self.decode([block])[0], strict=True):
-            self.found.arrays.append((name or f"{len(self.found.arrays)}", array))
+        block = Block.from_bytes(kind, body, self.number)
+        model = self.model if kind.method == Method.MODEL else None
+        slack = _MOST_LOST if self.found.lost else 0
+        (arrays,) = decode_blocks(model, [block], slack)
+        self.number = number_of(block, arrays, slack) or self.number
+        for name, array in zip(block.names, arrays, strict=True):
+            self.found.arrays.append((name or f"{self.number}", array))
+            self.number += 1
 
     def _resume(self, damaged: int, kind: Kind | None) -> tuple[int, Kind | None]:
         """The next place where a record begins that can be read, and the kind of arrays there.
 
-        Where the damage spared the length of the record, that is right after it. Otherwise it may be anywhere: a place
-        counts if the records from there on lead to the end of the archive and the first of them can be read.
+        Where the damage spared the length of the record, that is right after it: then the block there has the very
+        next number. Otherwise it may be anywhere: a place counts if the records from there on lead to the end of the
+        archive and the first of them can be read.
         """
         if damaged in self.known:
             body = self.known[damaged]
             return damaged + len(write_varint(len(body) + 4 << 2 | _KIND)) + len(body) + 4, kind
-        likely = []
         with suppress(DamagedArchiveError):
-            likely.append(self._record(damaged)[2])
-        for position in (*likely, *range(damaged + 1, self.size)):
-            if position in self.known or (self._leads_on(position) and self._readable(position, kind)):
+            record, body, after = self._record(damaged)
+            count = 1
+            if record == _BLOCK and kind is not None and kind.shared:
+                count = read_varint(body, 0)[0]
+            next_kind = min((place for place in self.known if place > damaged), default=self.end)
+            if after == next_kind or self._readable(after, kind, self.number + count, 0):
+                return after, kind
+        for position in range(damaged + 1, self.end):
+            if position in self.known:
                 return position, kind
-        return self.size, kind
+            if self._leads_on(position) and self._readable(position, kind, self.number, _MOST_LOST):
+                return position, kind
+        return self.end, kind
 
-    def _readable(self, position: int, kind: Kind | None) -> bool:
+    def _readable(self, position: int, kind: Kind | None, number: int, slack: int) -> bool:
         """Whether there is a record here that is what was written."""
         try:
             record, body, _ = self._record(position)
             if record == _KIND:
                 self._checked_kind(body)
-            elif record != _BLOCK:
-                return _matches(body)
-            elif kind is not None:
-                self.decode([Block.from_bytes(kind, body)])
-        except DamagedArchiveError:
+                return slack > 0 or position in self.known
+            if record != _BLOCK or kind is None:
+                return record == _INDEX and _matches(body) and slack > 0
+            model = self.model if kind.method == Method.MODEL else None
+            decode_blocks(model, [Block.from_bytes(kind, body, number)], slack)
+        except (DamagedArchiveError, WrongModelError, ValueError):
             return False
-        return record == _KIND or kind is not None
+        return True
 
     def _leads_on(self, position: int) -> bool:
-        """Whether records follow one another from here to the end, or to the index."""
+        """Whether records follow one another from here to the end, or for a while."""
         for _ in range(_STRIDE):
-            if position >= self.size - FOOTER_SIZE:
-                return position in (self.size, self.size - FOOTER_SIZE)
+            if position >= self.end:
+                return position == self.end
             try:
-                number, position_after = read_varint(self._data[position : position + _HEAD], 0)
+                number, used = read_varint(self._data[position : position + _HEAD], 0)
             except ValueError:
                 return False
-            after = position + position_after + (number >> 2)
-            if after > self.size or (number & 3 == _MODEL and position != HEADER_SIZE):
+            after = position + used + (number >> 2)
+            if after > self.end or number & 3 == _MODEL:
                 return False
             if number & 3 == _INDEX:
                 return after >= self.size - FOOTER_SIZE

@@ -38,6 +38,7 @@ MOST_SHARED = 1 << 16
 MOST_SHARED_BYTES = 1 << 26
 """So many arrays, and bytes of them, share a block at most: what is damaged can ask for no more memory than that."""
 
+_MOST_PADDING = 64  # a model is not used on maps so thin that so many times their pixels would be worked on
 _MOST_BYTES = 1 << 48
 _SUSPICIOUS = 16  # a model that saves less than this factor is compared with a general compressor
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
@@ -106,8 +107,10 @@ class Block:
     Arguments:
         kind: What they have in common.
         names: What they are called.
-        checksum: CRC-32 of kind, names, arrays and the length of the code.
+        checksum: CRC-32 of kind, names, arrays and the length of the code, as computed (when made) or with the number
+            of arrays before the block added to it (when read).
         payload: The code.
+        number: How many arrays come before it in the archive, where that is known.
         bits: What the model's frequencies say that it takes; only known where it was made.
     """
 
@@ -115,14 +118,18 @@ class Block:
     names: tuple[str, ...]
     checksum: int
     payload: bytes
+    number: int = 0
     bits: float = 0.0
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, number: int) -> bytes:
+        """What an archive holds of it, after so many arrays."""
         count = write_varint(len(self.names)) if self.kind.shared else b""
-        return count + _names(self.kind, self.names) + self.checksum.to_bytes(4, "little") + self.payload
+        return (
+            count + _names(self.kind, self.names) + _placed(self.checksum, number).to_bytes(4, "little") + self.payload
+        )
 
     @classmethod
-    def from_bytes(cls, kind: Kind, data: bytes) -> "Block":
+    def from_bytes(cls, kind: Kind, data: bytes, number: int) -> "Block":
         try:
             count, position = read_varint(data, 0) if kind.shared else (1, 0)
             if count < 1 or (count > 1 and count * kind.size > MOST_SHARED_BYTES) or count > MOST_SHARED:
@@ -139,7 +146,7 @@ class Block:
         except (ValueError, IndexError) as error:
             raise DamagedArchiveError(f"the archive is damaged: a block is unreadable ({error})") from error
         checksum = int.from_bytes(data[position : position + 4], "little")
-        return cls(kind, tuple(names) if kind.named else ("",) * count, checksum, data[position + 4 :])
+        return cls(kind, tuple(names) if kind.named else ("",) * count, checksum, data[position + 4 :], number)
 
 
 def kind_of(array: Array, model: IntegerFlow | None, named: bool = True, shared: bool = False) -> Kind:
@@ -180,7 +187,7 @@ def encode_blocks(
                 blocks += _encode_generally(replace(kind, method=Method.LZMA), some, called)
                 continue
             payload, bits = found[number]
-            block = Block(kind, called, _checksum(kind, called, some, payload), payload, bits)
+            block = Block(kind, called, _checksum(kind, called, some, payload), payload, bits=bits)
             if len(payload) * _SUSPICIOUS > kind.size * len(group):
                 block = min([block, *_encode_generally(replace(kind, method=Method.LZMA), some, called)], key=_length)
             blocks.append(block)
@@ -191,8 +198,14 @@ def encode_blocks(
     return blocks
 
 
-def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block]) -> list[list[Array]]:
-    """Decodes blocks of one kind, together where they can be, and makes sure that they are what was coded."""
+def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block], slack: int = 0) -> list[list[Array]]:
+    """Decodes blocks of one kind, together where they can be, and makes sure that they are what was coded.
+
+    Arguments:
+        model: What they were coded with.
+        blocks: The blocks.
+        slack: How many arrays may be missing before them: for archives of which some is lost.
+    """
     if not blocks:
         return []
     kind = blocks[0].kind
@@ -210,10 +223,17 @@ def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block]) -> list[li
         except InvalidCodeError as error:
             raise DamagedArchiveError("the archive is damaged: the code of an array is not valid") from error
     for block, arrays in zip(blocks, found, strict=True):
-        if len(arrays) != len(block.names) or _checksum(kind, block.names, arrays, block.payload) != block.checksum:
+        if len(arrays) != len(block.names) or number_of(block, arrays, slack) is None:
             label = repr(block.names[0]) if block.names[0] else "a block without names"
             raise DamagedArchiveError(f"the archive is damaged: {label} does not match its checksum")
     return found
+
+
+def number_of(block: Block, arrays: Sequence[Array], slack: int = 0) -> int | None:
+    """How many arrays come before a block that holds these: what it says, or up to `slack` more; None if neither."""
+    content = _checksum(block.kind, block.names, arrays, block.payload)
+    numbers = range(block.number, block.number + slack + 1)
+    return next((number for number in numbers if _placed(content, number) == block.checksum), None)
 
 
 def decode_block(model: IntegerFlow | None, block: Block) -> list[Array]:
@@ -227,12 +247,14 @@ def decode_block(model: IntegerFlow | None, block: Block) -> list[Array]:
 def _sample_shape(model: IntegerFlow, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape of the model's samples that an array consists of, or None if it does not consist of such."""
     wanted = len(model.shape)
-    if len(shape) >= wanted and model.fits(shape[len(shape) - wanted :]) and len(shape) <= wanted + 2:
-        return shape[len(shape) - wanted :]
-    plain = wanted == 3 and model.shape[0] == 1 and len(shape) >= 2
-    if plain and len(shape) <= 4 and model.fits((1, *shape[-2:])):
-        return (1, *shape[-2:])
-    return None
+    found = None
+    if wanted <= len(shape) <= wanted + 2 and model.fits(shape[len(shape) - wanted :]):
+        found = shape[len(shape) - wanted :]
+    elif wanted == 3 and model.shape[0] == 1 and 2 <= len(shape) <= 4 and model.fits((1, *shape[-2:])):
+        found = (1, *shape[-2:])
+    if found is None or model.padded_pixels(found) > _MOST_PADDING * prod(found):
+        return None
+    return found
 
 
 def _symbols(model: IntegerFlow, array: Array) -> Array | None:
@@ -249,13 +271,13 @@ def _symbols(model: IntegerFlow, array: Array) -> Array | None:
 def _pieces(model: IntegerFlow, samples: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
     """In which order an array of samples is coded: so many samples at a time, tile by tile."""
     tiles: list[tuple[slice, ...]] = [()]
-    if None in model.shape and prod(shape) > TILE * TILE:
+    if None in model.shape and max(shape[1:]) > TILE:
         tiles = [
             (slice(None), slice(row, min(row + TILE, shape[1])), slice(column, min(column + TILE, shape[2])))
             for row in range(0, shape[1], TILE)
             for column in range(0, shape[2], TILE)
         ]
-    together = max(1, BATCH_PIXELS // prod(shape))
+    together = max(1, BATCH_PIXELS // min(model.padded_pixels(shape), TILE * TILE * shape[0]))
     for first in range(0, samples, together):
         for tile in tiles:
             yield slice(first, min(first + together, samples)), *tile
@@ -308,7 +330,7 @@ def _encode_generally(kind: Kind, arrays: Sequence[Array], names: Sequence[str])
     squeezed = lzma.compress(raw, format=lzma.FORMAT_RAW, filters=_FILTERS)
     method, payload = (Method.LZMA, squeezed) if len(squeezed) < len(raw) else (Method.RAW, raw)
     kind = replace(kind, method=method)
-    return [Block(kind, names, _checksum(kind, names, arrays, payload), payload, 8.0 * len(payload))]
+    return [Block(kind, names, _checksum(kind, names, arrays, payload), payload, bits=8.0 * len(payload))]
 
 
 def _decode_generally(block: Block) -> list[Array]:
@@ -343,6 +365,11 @@ def _checksum(kind: Kind, names: Sequence[str], arrays: Sequence[Array], payload
     for array in arrays:
         crc = zlib.crc32(_raw(kind, array), crc)
     return crc
+
+
+def _placed(checksum: int, number: int) -> int:
+    """A checksum that also says how many arrays come before: none is to pass for another."""
+    return zlib.crc32(write_varint(number), checksum)
 
 
 def _length(block: Block) -> int:

@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import log
+from math import log, prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,13 @@ class IntegerFlow:
         return len(shape) == len(self.shape) and all(
             (have > 0 if want is None else have == want) for have, want in zip(shape, self.shape, strict=True)
         )
+
+    def padded_pixels(self, shape: tuple[int, ...]) -> int:
+        """How many symbols of a sample of this shape are worked on, those that are not there included."""
+        if len(shape) != 3:
+            return prod(shape)
+        cell = 1 << self.squeezes
+        return shape[0] * (-(-shape[1] // cell) * cell) * (-(-shape[2] // cell) * cell)
 
     @torch.no_grad()
     def forward(self, x: Array) -> list[tuple[Array, list[Prediction]]]:
