@@ -749,7 +749,7 @@ class _Salvage(Archive):
             count = 1
             if record == _BLOCK and kind is not None and kind.shared:
                 count = read_varint(body, 0)[0]
-            next_kind = min((place for place in self.known if place > damaged), default=self.end)
+            next_kind = min((place for place in self.known if place > damaged), default=-1)
             if after == next_kind or self._readable(after, kind, self.number + count, 0):
                 return after, kind
         for position in range(damaged + 1, self.end):
@@ -765,7 +765,7 @@ class _Salvage(Archive):
             record, body, _ = self._record(position)
             if record == _KIND:
                 self._checked_kind(body)
-                return slack > 0 or position in self.known
+                return slack > 0
             if record != _BLOCK or kind is None:
                 return record == _INDEX and _matches(body) and slack > 0
             model = self.model if kind.method == Method.MODEL else None
