@@ -140,7 +140,7 @@ def label_maps(
 
     Example:
         >>> label_maps(12, levels=1).build()
-        Flow of 12 classes, shape 1 × any × any, 66,384 parameters
+        Flow of 12 classes, shape 1 × any × any, 67,092 parameters
              0  Squeeze() → 4 × any × any
              1  Shuffle(permutation=(0, 1, 3, 2)) → 4 × any × any
              2  SplitPrior(ContextNet(24 pixels, near=16, hidden=(64, 48)), ChannelSplit(index=3), factor_out='b') → ...
