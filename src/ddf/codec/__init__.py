@@ -17,8 +17,11 @@ __all__ = [
     "train_codec",
 ]
 
-from ddf.codec.archive import Archive, ArchiveWriter, Recovered, WrongModelError, compress, decompress, recover
+from ddf.codec.archive import Archive, decompress
 from ddf.codec.blocks import DamagedArchiveError
 from ddf.codec.export import export
 from ddf.codec.flow import IntegerFlow, ModelError
+from ddf.codec.layout import WrongModelError
 from ddf.codec.presets import PRESETS, Preset, train_codec
+from ddf.codec.recover import Recovered, recover
+from ddf.codec.writer import ArchiveWriter, compress

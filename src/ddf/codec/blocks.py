@@ -5,7 +5,6 @@ __all__ = [
     "DamagedArchiveError",
     "Kind",
     "Method",
-    "decode_block",
     "decode_blocks",
     "encode_blocks",
     "kind_of",
@@ -234,11 +233,6 @@ def number_of(block: Block, arrays: Sequence[Array], slack: int = 0) -> int | No
     content = _checksum(block.kind, block.names, arrays, block.payload)
     numbers = range(block.number, block.number + slack + 1)
     return next((number for number in numbers if _placed(content, number) == block.checksum), None)
-
-
-def decode_block(model: IntegerFlow | None, block: Block) -> list[Array]:
-    """Decodes one block."""
-    return decode_blocks(model, [block])[0]
 
 
 # ---- With the model --------------------------------------------------------------------------------------------------

@@ -33,8 +33,6 @@ from ddf.spec import FlowSpec, ShuffleSpec, from_plain, to_plain
 from ddf.symbols import one_hot
 from ddf.tensorfile import DamagedFileError, read_tensors, tensors_to_bytes, write_tensors
 
-Draw = Callable[[Prediction], Array]
-
 
 class ModelError(ValueError):
     """A file that holds no integer flow, or one that cannot be used."""
