@@ -225,16 +225,25 @@ def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
     small = ExactAffine(torch.ones(1, 4), torch.zeros(1), input_bits=7).eval()
     assert small.weight.dtype == torch.float32
     assert small.is_exact()
+    weight = 1 - torch.rand(1, 900, 3, 3, generator=torch.Generator().manual_seed(0)) / 4
+    middle = ExactAffine(weight, torch.zeros(1), input_bits=7).eval()
+    assert middle.tap_bound() < 1 << 24 < middle.bound()
+    assert middle.weight.dtype == torch.float32
+    assert middle.is_exact()
+    assert middle.fixed is not None
+    ones = torch.full((1, 900, 3, 3), 127.0)
+    sums = middle._fixed_products(ones, middle.fixed[0])
+    assert int(sums[0, 0, 1, 1]) == 127 * int(middle.fixed[0].long().sum())
     with pytest.raises(InexactNetError, match="fit no accumulator"):
         ExactAffine(torch.ones(1, 4), torch.full((1,), 1e30), input_bits=7).eval()
 
 
 def test_a_device_that_cannot_add_is_not_used(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = IntegerFlow.from_bytes(model.to_bytes())
-    right = ExactAffine._products
+    right = ExactAffine._fixed_products
     monkeypatch.setattr(
         ExactAffine,
-        "_products",
+        "_fixed_products",
         lambda self, x, weight: right(self, x, weight) + (1 if x.dtype == torch.float32 else 0),
     )
     with pytest.warns(UserWarning, match="double is used"):
@@ -404,12 +413,17 @@ def test_existing_files_are_not_replaced_unasked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"maps_per_block": 3}])
-def test_several_processes_make_the_same_archive(
+def test_several_processes_make_and_read_the_same_archive(
     tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray], options: dict[str, int]
 ) -> None:
     arrays = [*maps, *assorted()]
     alone = write(tmp_path / "one.ddf", model, arrays, **options)
     assert write(tmp_path / "two.ddf", model, arrays, processes=2, **options) == alone
+    archive = Archive(tmp_path / "one.ddf", model)
+    for (one_name, one), (two_name, two) in zip(archive, archive.items(2, processes=2), strict=True):
+        assert one_name == two_name
+        assert np.array_equal(one, two)
+        assert one.dtype == two.dtype
 
 
 def test_a_wrong_model_is_named(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:

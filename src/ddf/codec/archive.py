@@ -36,6 +36,7 @@ from ddf.codec.layout import (
     matches,
     wrong_model,
 )
+from ddf.codec.parallel import Pool
 from ddf.codec.varint import read_varint
 
 
@@ -82,20 +83,38 @@ class Archive:
         """All arrays with their names, in order."""
         return self.items()
 
-    def items(self, batch_size: int = 1) -> Iterator[tuple[str, Array]]:
+    def items(self, batch_size: int = 1, processes: int = 1) -> Iterator[tuple[str, Array]]:
         """All arrays with their names, in order.
 
         Arguments:
             batch_size: How many blocks of one kind are decoded together. It does not change the result.
+            processes: How many processes decode at once. It does not change the result either.
         """
-        check_counts(batch_size=batch_size)
+        check_counts(batch_size=batch_size, processes=processes)
         count = 0
-        for blocks in self._batches(batch_size):
-            for block, arrays in zip(blocks, self.decode(blocks), strict=True):
-                yield from zip(block.names, arrays, strict=True)
-                count += len(arrays)
+        for names, arrays in self._decoded(batch_size, processes):
+            yield from zip(names, arrays, strict=True)
+            count += len(arrays)
         if count != len(self):
             raise self._damaged(f"it holds {count} arrays, but its index says {len(self)}")
+
+    def _decoded(self, batch_size: int, processes: int) -> Iterator[tuple[Sequence[str], list[Array]]]:
+        """The names and the arrays of each block."""
+        if processes == 1:
+            for blocks in self._batches(batch_size):
+                yield from zip((block.names for block in blocks), self.decode(blocks), strict=True)
+            return
+        modelled = any(Kind.from_bytes(body).method == Method.MODEL for _, body in self.kinds())
+        pool = Pool(self.model if modelled else None, processes)
+        try:
+            for blocks in self._batches(batch_size):
+                pool.submit(_decode_named, blocks)
+                for results in pool.ready():
+                    yield from results
+            for results in pool.rest():
+                yield from results
+        finally:
+            pool.close()
 
     def _batches(self, size: int) -> Iterator[list[Block]]:
         batch: list[Block] = []
@@ -261,6 +280,10 @@ class Archive:
 
     def _damaged(self, why: str) -> DamagedArchiveError:
         return DamagedArchiveError(f"{self.name} is damaged: {why}")
+
+
+def _decode_named(model: IntegerFlow | None, blocks: Sequence[Block]) -> list[tuple[Sequence[str], list[Array]]]:
+    return list(zip((block.names for block in blocks), decode_blocks(model, blocks), strict=True))
 
 
 def decompress(data: bytes, model: IntegerFlow | None = None) -> Array:

@@ -63,6 +63,7 @@ class ExactAffine(nn.Module):
         shift = (self.limit / largest).log2().floor().clamp(_LEAST_SHIFT, _MOST_SHIFT)
         self.register_buffer("shift", shift.to(torch.int32))
         self.fixed: tuple[Tensor, Tensor] | None = None
+        self._sums = torch.float32  # what carries sums exactly
 
     def train(self, mode: bool = True) -> "ExactAffine":
         """In evaluation mode the numbers are fixed, in training mode they may move."""
@@ -83,14 +84,14 @@ class ExactAffine(nn.Module):
 
     def integers(self) -> tuple[Tensor, Tensor]:
         """Weights and biases as the integers that they stand for, in their own dtype; gradients pass."""
-        scale = 2.0 ** self.shift.to(self.weight.dtype)
+        scale = _power_of_two(self.shift, self.weight.dtype)
         weight = _rounded(self.weight * scale.view(-1, *[1] * (self.weight.ndim - 1))).clamp(-self.limit, self.limit)
         return weight, _rounded(self.bias * scale * 2.0**self.input_bits)
 
     @torch.no_grad()
     def bound(self) -> int:
         """The largest absolute value that any partial sum can have, in units of its last place."""
-        weight, bias = (tensor.double() for tensor in self.integers())
+        weight, bias = self._wide_integers()
         sizes = weight.abs().flatten(1)
         if self.terms is not None:
             sizes = sizes.topk(min(self.terms, sizes.shape[1]), dim=1).values
@@ -98,16 +99,29 @@ class ExactAffine(nn.Module):
         return int((sizes.sum(dim=1) * 2**self.input_bits + bias.abs() + 2.0 ** (self.shift + 8)).max())
 
     @torch.no_grad()
+    def tap_bound(self) -> int:
+        """The same for the sum over the inputs at one place, which a convolution computes as one product."""
+        weight, _ = self._wide_integers()
+        return int(weight.abs().sum(dim=1).max()) << self.input_bits
+
+    def _wide_integers(self) -> tuple[Tensor, Tensor]:
+        weight, bias = self.integers()
+        return weight.double(), bias.double()
+
+    @torch.no_grad()
     def fix(self, weight: Tensor, bias: Tensor, shift: Tensor) -> None:
-        """Takes integers, for good, and the floating-point format that carries all sums of them exactly."""
+        """Takes integers, for good, and the floating-point formats that carry all sums of them exactly."""
         self.shift.copy_(shift)
-        scale = 2.0 ** -self.shift.double()
+        scale = _power_of_two(-self.shift, torch.float64)
         self.weight.copy_(weight * scale.view(-1, *[1] * (weight.ndim - 1)))
         self.bias.copy_(bias * scale * 2.0**-self.input_bits)
         bound = self.bound()
         if bound >= 1 << 53:
             raise InexactNetError(f"sums of up to {bound} fit no accumulator; were its weights trained?")
-        self.to(torch.float64 if bound >= 1 << 24 else torch.float32).requires_grad_(False)
+        self._sums = torch.float64 if bound >= 1 << 24 else torch.float32
+        # The products of a convolution may be narrower than what adds them up.
+        narrow = weight.ndim == 4 and self.tap_bound() < 1 << 24
+        self.to(torch.float32 if narrow else self._sums).requires_grad_(False)
         self.fixed = self.integers()
 
     def is_exact(self) -> bool:
@@ -141,34 +155,45 @@ class ExactAffine(nn.Module):
         return torch.equal((got.double() * (PER_BIT if self.reads_out else _STEPS)).cpu().to(torch.int64), want)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.fixed or self.integers()
+        if self.fixed is not None:
+            weight, _ = self.fixed
+            with torch.autocast(x.device.type, enabled=False):
+                sums = self._fixed_products(x.to(weight.dtype) * 2.0**self.input_bits, weight)
+                result = self.settle_integers(sums.movedim(1, -1) if weight.ndim == 4 else sums)
+                result.mul_(1 / PER_BIT if self.reads_out else 1 / _STEPS)
+                return result.movedim(-1, 1) if weight.ndim == 4 else result
+        weight, bias = self.integers()
         with torch.autocast(x.device.type, enabled=False):
             return self.settle(self._products(x.to(weight.dtype) * 2.0**self.input_bits, weight), bias)
 
     def settle(self, sums: Tensor, bias: Tensor) -> Tensor:
         """Adds the bias, shifts, rounds and clips: sums of integers → activations or logits."""
         shape = (1, -1, *[1] * (sums.ndim - 2)) if self.weight.ndim == 4 else (-1,)
-        unit = 2.0 ** -(self.shift.to(sums.dtype) + self.input_bits)
+        unit = _power_of_two(-(self.shift + self.input_bits), sums.dtype)
         result = (sums + bias.view(shape)) * unit.view(shape)
         if self.reads_out:
             return _rounded(result * PER_BIT) / PER_BIT
         return _rounded((result * _STEPS).clamp(0, _STEPS - 1)) / _STEPS
 
     def settle_integers(self, sums: Tensor) -> Tensor:
-        """`settle` in integers, in place: sums (places, out) → activations 0 … 127, or logits in units of 1/256 bit."""
+        """`settle` in integers, in place: sums (…, out) → activations 0 … 127, or logits in units of 1/256 bit."""
         assert self.fixed is not None
         _, bias = self.fixed
         unit = PER_BIT if self.reads_out else _STEPS
-        scale = unit * 2.0 ** -(self.shift.to(sums.dtype) + self.input_bits)
+        scale = unit * _power_of_two(-(self.shift + self.input_bits), sums.dtype)
         result = sums.add_(bias).mul_(scale).add_(0.5).floor_()
         return result if self.reads_out else result.clamp_(0, _STEPS - 1)
 
     def _products(self, x: Tensor, weight: Tensor) -> Tensor:
         if weight.ndim == 2:
             return F.linear(x, weight)
-        if self.fixed is None:
-            return F.conv2d(x, weight, padding=weight.shape[2] // 2)
-        return as_products(x, weight)
+        return F.conv2d(x, weight, padding=weight.shape[2] // 2)
+
+    def _fixed_products(self, x: Tensor, weight: Tensor) -> Tensor:
+        if weight.ndim == 2:
+            return F.linear(x, weight)
+        # Not the libraries' convolutions, which may transform their inputs and round.
+        return as_products(x, weight, torch.promote_types(self._sums, x.dtype))
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, input_bits={self.input_bits}, reads_out={self.reads_out}"
@@ -183,6 +208,11 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
+
+
+def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
+    """2^exponent, to the bit: the powers of the libraries may be off by a unit in the last place."""
+    return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64).to(dtype)
 
 
 def _rounded(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ _model: IntegerFlow | None = None  # in a worker: the model of all jobs
 
 
 class Pool:
-    """Calls `function(model, *arguments)`, here or in other processes.
+    """Calls `function(model, *arguments)`, here or in other processes, on the device that the model is on.
 
     Arguments:
         model: What every call is given first.
@@ -29,9 +29,9 @@ class Pool:
         self._jobs: deque[Any] = deque()
         self._executor: ProcessPoolExecutor | None = None
         if processes > 1:
-            data = None if model is None else model.to_bytes()
+            data, device = (None, "cpu") if model is None else (model.to_bytes(), str(model.device))
             # Forked processes would inherit threads of PyTorch in the middle of their work.
-            self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start, (data,))
+            self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start, (data, device))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Gives out a call."""
@@ -60,12 +60,12 @@ class Pool:
             self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _start(data: bytes | None) -> None:
+def _start(data: bytes | None, device: str) -> None:
     import torch
 
     global _model
     torch.set_num_threads(1)
-    _model = None if data is None else IntegerFlow.from_bytes(data)
+    _model = None if data is None else IntegerFlow.from_bytes(data).to(device)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:

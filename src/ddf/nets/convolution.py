@@ -37,15 +37,22 @@ class Convolution(nn.Conv2d):
         return super().forward(x)
 
 
-def as_products(x: Tensor, weight: Tensor) -> Tensor:
-    """A convolution with zero padding: one product for all taps, whose results are moved into place and added up."""
-    batch, _, height, width = x.shape
+def as_products(x: Tensor, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A convolution with zero padding: one product for all taps, whose results are moved into place and added up.
+
+    Arguments:
+        x: (batch, channels, height, width)
+        weight: (out channels, channels, rows, columns)
+        dtype: In what the products are added up, if not in the dtype of x.
+    """
+    batch, channels, height, width = x.shape
     out_channels, _, *kernel = weight.shape
     taps = weight.permute(2, 3, 0, 1).flatten(0, 2)
-    moved = F.linear(x.permute(0, 2, 3, 1), taps).unflatten(-1, (*kernel, out_channels))
+    rows = x.permute(0, 2, 3, 1).reshape(-1, channels)
+    moved = F.linear(rows, taps).view(batch, height, width, *kernel, out_channels)
     if kernel == [1, 1]:
-        return moved[..., 0, 0, :].permute(0, 3, 1, 2)
-    out = x.new_zeros(batch, height, width, out_channels)
+        return moved[..., 0, 0, :].permute(0, 3, 1, 2).to(dtype or x.dtype)
+    out = torch.zeros(batch, height, width, out_channels, dtype=dtype or x.dtype, device=x.device)
     for i in range(kernel[0]):
         rows_to, rows_from = _overlap(height, i - kernel[0] // 2)
         for j in range(kernel[1]):

@@ -1,0 +1,60 @@
+"""Archives that travel: made on one machine, read on another.
+
+    python benchmarks/cross_decode.py make MAPS.npy --model MODEL --archive A.ddf [--device cuda] [--block 500]
+    python benchmarks/cross_decode.py check MAPS.npy --model MODEL --archive A.ddf [--device cuda]
+
+`make` codes the maps (maps, height, width) without a look back; `check` decodes an archive from wherever it comes and
+counts the maps that are not what they were. Both print the archive's hash: archives of the same maps made anywhere are
+the same bytes.
+"""
+
+import argparse
+import hashlib
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ddf.codec import Archive, ArchiveWriter, IntegerFlow
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["make", "check"])
+    parser.add_argument("maps", type=Path)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--archive", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--block", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    maps = np.load(options.maps)
+    model = IntegerFlow.load(options.model).to(options.device)
+    start = time.perf_counter()
+    wrong = 0
+    if options.action == "make":
+        settings = {"maps_per_block": options.block, "batch_size": options.batch, "processes": options.processes}
+        with ArchiveWriter(options.archive, model, verify=False, overwrite=True, **settings) as archive:
+            for part in maps:
+                archive.add(part)
+        result = f"{len(maps)} maps, {options.archive.stat().st_size} bytes"
+    else:
+        decoded = Archive(options.archive, model).items(options.batch, options.processes)
+        for part, (_, array) in zip(maps, decoded, strict=True):
+            wrong += not (np.array_equal(array, part) and array.dtype == part.dtype)
+        result = f"{len(maps)} maps, {wrong} wrong"
+    seconds = time.perf_counter() - start
+    where = torch.cuda.get_device_name() if model.device.type == "cuda" else "CPU"
+    digest = hashlib.sha256(options.archive.read_bytes()).hexdigest()[:16]
+    print(
+        f"{options.action} {options.archive.name} on {where}, torch {torch.__version__}, {options.processes} processes: "
+        f"{result}, sha256 {digest}, {seconds:.1f} s, {maps.size / seconds / 1e6:.2f} Mpixel/s",
+        flush=True,
+    )
+    raise SystemExit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
