@@ -79,6 +79,11 @@ class Archive:
     def __len__(self) -> int:
         return self.index.maps
 
+    def __repr__(self) -> str:
+        model = "no model" if self.fingerprint == NOTHING else f"model {self.fingerprint.hex()}"
+        inside = ", which it holds" if self.embeds_model else ""
+        return f"Archive({self.name!r}: {len(self)} arrays, {self.size} bytes; {model}{inside})"
+
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         """All arrays with their names, in order."""
         return self.items()

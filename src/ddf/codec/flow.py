@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddf.codec.coder import Array, Prediction
-from ddf.codec.frequencies import PER_BIT, frequencies
+from ddf.codec.frequencies import PER_BIT, PRECISION, frequencies
 from ddf.codec.integer import ExactAffine, Scale, quantise_net
 from ddf.codec.sparse import SparsePredictor
 from ddf.data.classes import Classes, classes_from_plain
@@ -87,6 +87,8 @@ class IntegerFlow:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "IntegerFlow":
         """Reads what `save` wrote."""
+        if Path(path).is_dir():
+            raise ModelError(f"{path} is a folder, not the file of an integer flow")
         try:
             tensors, header = read_tensors(Path(path))
             if header.get("integer") != 1:
@@ -187,7 +189,7 @@ class IntegerFlow:
             What is to be coded, in the order in which it is decoded: symbols (batch, count), and a prediction for each
             sample.
         """
-        symbols = self._padded(torch.from_numpy(np.ascontiguousarray(x)).to(self.device, torch.int16))
+        symbols = self.padded(torch.from_numpy(np.ascontiguousarray(x)).to(self.device, torch.int16))
         inside = self._inside(tuple(x.shape[1:]))
         found: list[tuple[Array, list[Prediction]]] = []
         for layer in self.layers:
@@ -201,12 +203,19 @@ class IntegerFlow:
                 found.append((_chosen(target, target_inside), self._predict(layer, given, target_inside)))
                 symbols, inside = given, given_inside
             else:
-                ranks = rank(
-                    target.clamp(max=self.num_classes - 1), self._logits(layer, given).double(), layer.top, dim=1
-                )
-                symbols = layer.partition.merge(given, torch.where(target_inside, ranks.to(torch.int16), target))
+                symbols = self.carry(layer, symbols)
         found.append((_chosen(symbols, inside), self._predict_base(len(symbols), inside)))
         return found[::-1]
+
+    @torch.no_grad()
+    def carry(self, layer: Layer, symbols: Tensor) -> Tensor:
+        """What a layer leaves to the next of padded symbols (batch, *shape), int16."""
+        if not isinstance(layer, DenoisingCoupling):
+            return layer.carry(symbols)
+        given, target = layer.given_and_target(symbols)
+        known = target.clamp(max=self.num_classes - 1)
+        ranks = rank(known, self._logits(layer, given).double(), layer.top, dim=1).to(torch.int16)
+        return layer.partition.merge(given, torch.where(target < self.num_classes, ranks, target))
 
     @torch.no_grad()
     def inverse(self, batch: int, shape: tuple[int, ...], draw: Callable[[list[Prediction]], Array]) -> Array:
@@ -244,6 +253,30 @@ class IntegerFlow:
         cut = symbols[:, :, : shape[1], : shape[2]] if len(shape) == 3 else symbols
         return cut.to(torch.uint8 if self.num_classes <= 256 else torch.int16).cpu().numpy()
 
+    def sample(self, n: int, size: Sequence[int] | None = None, seed: int | None = None) -> Array:
+        """Draws samples by the frequencies that code.
+
+        Arguments:
+            n: How many.
+            size: The spatial size of the samples, for a flow of any size.
+            seed: Draws the same samples again; None for others every time.
+
+        Returns:
+            Symbols (n, *shape), uint8 or int16.
+        """
+        if n < 0:
+            raise ValueError(f"n={n}, but a number of samples cannot be negative")
+        shape = self.shape if size is None else (self.shape[0], *size)
+        if None in shape or not self.fits(shape):  # type: ignore[arg-type]
+            raise ValueError(f"size={size}, but samples of this flow have the shape {self.shape}")
+        generator = np.random.default_rng(seed)
+
+        def draw(predictions: list[Prediction]) -> Array:
+            return np.stack([_drawn(prediction, generator) for prediction in predictions])
+
+        one = [self.inverse(1, shape, draw) for _ in range(n)]  # type: ignore[arg-type]
+        return np.concatenate(one) if one else np.empty((0, *shape), dtype=np.uint8)  # type: ignore[arg-type]
+
     # ---- Predictions -------------------------------------------------------------------------------------------------
 
     def _logits(self, layer: Conditional, given: Tensor) -> Tensor:
@@ -280,9 +313,10 @@ class IntegerFlow:
         cell = 1 << self.squeezes
         return [0, -shape[2] % cell, 0, -shape[1] % cell]
 
-    def _padded(self, x: Tensor) -> Tensor:
+    def padded(self, x: Tensor, fill: int | None = None) -> Tensor:
+        """Samples (batch, *shape), continued to a size that the squeezes divide by pixels of no class, or by `fill`."""
         padding = self._padding(tuple(x.shape[1:]))
-        return F.pad(x, padding, value=self.num_classes) if any(padding) else x
+        return F.pad(x, padding, value=self.num_classes if fill is None else fill) if any(padding) else x
 
     def _inside(self, shape: tuple[int, ...]) -> Tensor:
         """Which pixels there are: (1, *padded shape)."""
@@ -317,6 +351,17 @@ def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:
 
 def _chosen(target: Tensor, inside: Tensor) -> Array:
     return target[inside.expand(target.shape)].view(len(target), -1).cpu().numpy()
+
+
+def _drawn(prediction: Prediction, generator: np.random.Generator) -> Array:
+    points = generator.integers(0, 1 << PRECISION, (len(prediction), 1))
+    own = prediction.place < 0
+    symbols = np.empty(len(prediction), dtype=np.int64)
+    symbols[own] = (prediction.rows.cumsum(axis=1) <= points[own]).sum(axis=1)
+    if len(prediction.table):
+        sums = prediction.table.cumsum(axis=1)
+        symbols[~own] = (sums[prediction.place[~own]] <= points[~own]).sum(axis=1)
+    return symbols
 
 
 def _own(rows: Array) -> Prediction:

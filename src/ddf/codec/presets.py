@@ -17,7 +17,7 @@ from ddf.architectures import label_maps
 from ddf.codec.export import export
 from ddf.codec.flow import IntegerFlow
 from ddf.data.classes import Classes
-from ddf.data.label_maps import crop
+from ddf.data.label_maps import MOST_CLASSES, crop
 from ddf.data.redrawn import Redrawn
 from ddf.spec import FlowSpec
 from ddf.training import TrainingConfig, fit
@@ -91,13 +91,27 @@ def train_codec(
         if preset not in PRESETS:
             raise ValueError(f"preset={preset!r}, but it must be one of {', '.join(PRESETS)}")
         preset = PRESETS[preset]
+    elif not isinstance(preset, Preset):
+        raise TypeError(f"preset={preset!r}, but it must be a Preset or one of {', '.join(PRESETS)}")
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps={steps!r}, but it must be a positive integer")
     maps = [np.asarray(part) for part in maps]
-    if len(maps) < 2 or any(part.ndim != 2 or 0 in part.shape or part.dtype.kind not in "iub" for part in maps):
-        raise ValueError("a codec is trained on at least two label maps: arrays (height, width) of integers")
+    held_out = [np.asarray(part) for part in (() if validation is None else validation)]
+    for part in (*maps, *held_out):
+        if part.ndim != 2 or 0 in part.shape or part.dtype.kind not in "iub":
+            raise ValueError(
+                f"a codec is trained on arrays (height, width) of integers, not on {part.dtype} of shape {part.shape}"
+            )
+    if len(maps) < 2:
+        raise ValueError(f"a codec is trained on at least two label maps, not on {len(maps)}")
     if classes is None:
-        values = sorted({int(value) for part in maps for value in np.unique(part)})
+        values = sorted({int(value) for part in (*maps, *held_out) for value in np.unique(part)})
+        if len(values) > MOST_CLASSES:
+            raise ValueError(
+                f"the maps hold {len(values)} different values, but a codec is for at most {MOST_CLASSES} classes; are "
+                "these label maps?"
+            )
         classes = Classes(tuple(values))
-    held_out = [np.asarray(part) for part in validation or ()]
     if not held_out:
         every = max(2, min(10, len(maps)))
         held_out, maps = maps[every - 1 :: every], [part for i, part in enumerate(maps) if i % every != every - 1]

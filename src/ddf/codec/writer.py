@@ -173,6 +173,8 @@ class ArchiveWriter:
         """
         if self._closed:
             raise ValueError("the archive is closed")
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError("a masked array would lose its mask; fill it first, or add its data and its mask")
         array = np.array(array)
         if not isinstance(name, str):
             raise TypeError(f"the name of an array is a text, not {name!r}")

@@ -35,6 +35,9 @@ class Classes:
     def __post_init__(self) -> None:
         if not self.values or len(set(self.values)) != len(self.values):
             raise ValueError(f"Classes: values={self.values}, but they must be different integers, one at least")
+        for value in self.values:
+            if not -(1 << 63) <= value < 1 << 63:
+                raise ValueError(f"Classes: the value {value} does not fit 64 bits with a sign")
         for name in ("names", "colors"):
             if getattr(self, name) and len(getattr(self, name)) != len(self.values):
                 raise ValueError(f"Classes: {len(getattr(self, name))} {name} for {len(self.values)} values")
