@@ -49,8 +49,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if model.device.type == "cuda" else "CPU"
     digest = hashlib.sha256(options.archive.read_bytes()).hexdigest()[:16]
     print(
-        f"{options.action} {options.archive.name} on {where}, torch {torch.__version__}, {options.processes} processes: "
-        f"{result}, sha256 {digest}, {seconds:.1f} s, {maps.size / seconds / 1e6:.2f} Mpixel/s",
+        f"{options.action} {options.archive.name} on {where}, torch {torch.__version__}, "
+        f"{options.processes} processes: {result}, sha256 {digest}, {seconds:.1f} s, {maps.size / seconds / 1e6:.2f} Mpixel/s",
         flush=True,
     )
     raise SystemExit(wrong > 0)

@@ -1,7 +1,8 @@
 """Damages an archive at random, many times over: `python benchmarks/damage.py MAPS.npy --model MODEL [--rounds 10000]`.
 
-Every damaged archive is read by name (five arrays, drawn anew), from first to last, and by `recover`. What comes back must be what was put in under that
-name, or nothing with an error of the codec's; anything else ends the run. The memory and the longest time are shown.
+Every damaged archive is read by name (five arrays, drawn anew), from first to last, and by `recover`. What comes back
+must be what was put in under that name, or nothing with an error of the codec's; anything else ends the run. The memory
+and the longest time are shown.
 """
 
 import argparse

@@ -27,7 +27,9 @@ def draw(seed: int) -> np.ndarray[Any, Any]:
     if seed % 2:
         found = draw_scenes(1, seed, sizes=(SIDE, 400))[0]
     else:
-        found = draw_regions(generator, SIDE, SIDE, int(generator.integers(2, CLASSES + 1)), generator.uniform(1.7, 3.5))
+        found = draw_regions(
+            generator, SIDE, SIDE, int(generator.integers(2, CLASSES + 1)), generator.uniform(1.7, 3.5)
+        )
     used = int(found.max()) + 1
     labels = generator.permutation(int(generator.integers(used, CLASSES + 1)))
     return labels.astype(np.uint8)[found]

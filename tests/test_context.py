@@ -145,7 +145,15 @@ def test_presets() -> None:
         assert sum(isinstance(layer, spec.SqueezeSpec) for layer in flow.layers) == 7
     with pytest.raises(ValueError, match="preset='quick', but it must be one of fast, best"):
         train_codec([np.zeros((9, 9), np.uint8)] * 3, "quick")
-    with pytest.raises(ValueError, match="at least two label maps"):
+    with pytest.raises(ValueError, match=r"not on uint8 of shape \(9, 9, 3\)"):
         train_codec([np.zeros((9, 9, 3), np.uint8)] * 3)
+    with pytest.raises(ValueError, match="at least two label maps, not on 1"):
+        train_codec([np.zeros((9, 9), np.uint8)])
+    with pytest.raises(ValueError, match="400 different values"):
+        train_codec([np.arange(400).reshape(20, 20)] * 3)
+    with pytest.raises(ValueError, match="steps=0, but it must be a positive integer"):
+        train_codec([np.zeros((9, 9), np.uint8)] * 3, steps=0)
+    with pytest.raises(ValueError, match="does not fit 64 bits with a sign"):
+        train_codec([np.full((9, 9), 1 << 63, np.uint64)] * 3)
     with pytest.raises(ValueError, match="are too small to train a codec on"):
         train_codec([np.zeros((1, 9), np.uint8)] * 3)

@@ -105,10 +105,6 @@ class Archive:
 
     def _decoded(self, batch_size: int, processes: int) -> Iterator[tuple[Sequence[str], list[Array]]]:
         """The names and the arrays of each block."""
-        if processes == 1:
-            for blocks in self._batches(batch_size):
-                yield from zip((block.names for block in blocks), self.decode(blocks), strict=True)
-            return
         modelled = any(Kind.from_bytes(body).method == Method.MODEL for _, body in self.kinds())
         pool = Pool(self.model if modelled else None, processes)
         try:

@@ -3,11 +3,11 @@
 __all__ = ["Decoder", "Encoder", "InvalidCodeError", "Prediction"]
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
 from typing import Any
 
 import numpy as np
-
-from ddf.codec.frequencies import PRECISION
 
 Array = np.ndarray[Any, Any]
 
@@ -36,37 +36,49 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.place)
 
-    def groups(self) -> "list[tuple[Array, Array]]":
-        """In the order in which they are coded: the places of symbols, and the frequencies of all of them or of each.
+    def groups(self) -> "tuple[Array, list[tuple[slice, Array]]]":
+        """The order in which the symbols are coded, and which of them share frequencies, or have a row each.
 
-        First those of row 0 of the table, then those of row 1 and so on, last those with a row of their own.
+        First come those of row 0 of the table, then those of row 1 and so on, last those with a row of their own.
         """
-        order = np.argsort(self.place, kind="stable")
-        own, *counts = np.bincount(self.place + 1, minlength=1).tolist()
+        keys = np.where(self.place < 0, len(self.table), self.place)
+        if len(self.table) < 256:
+            keys = keys.astype(np.uint8)  # which are sorted in one pass
+        order = np.argsort(keys, kind="stable")
         found = []
-        start = own
-        for row, count in enumerate(counts):
+        start = 0
+        for row, count in enumerate(np.bincount(keys, minlength=len(self.table) + 1).tolist()):
             if count:
-                found.append((order[start : start + count], self.table[row]))
+                found.append((slice(start, start + count), self.rows if row == len(self.table) else self.table[row]))
             start += count
-        if own:
-            found.append((order[:own], self.rows))
-        return found
+        return order, found
+
+
+def _weights(frequencies: Array) -> Array:
+    """What the coder's model is made of.
+
+    It adds 1 of 2^24 to each weight and scales the sum to 2^24: weights of 256 f − 1 make that scale exactly 1. In C
+    order: the library takes rows of other arrays for what they are not, and says nothing.
+    """
+    weights = np.multiply(frequencies, 256, dtype=np.float32, order="C", casting="unsafe")
+    weights -= 1
+    return weights
+
+
+@lru_cache(maxsize=4096)
+def _shared_model(frequencies: bytes) -> Any:
+    import constriction
+
+    return constriction.stream.model.Categorical(_weights(np.frombuffer(frequencies, dtype=np.int32)), perfect=False)
 
 
 def _model(frequencies: Array) -> tuple[Any, tuple[Array, ...]]:
-    """The coder's model of integer frequencies, and its parameters.
-
-    It adds 1 of 2^24 to each weight and scales the sum to 2^24: weights of 256 f − 1 make that scale exactly 1.
-    """
+    """The coder's model of integer frequencies, and its parameters."""
     import constriction
 
-    categorical = constriction.stream.model.Categorical
-    # In C order: the library takes rows of other arrays for what they are not, and says nothing.
-    weights = np.ascontiguousarray(frequencies.astype(np.int32) * 256 - 1, dtype=np.float32)
     if frequencies.ndim == 1:
-        return categorical(weights, perfect=False), ()
-    return categorical(perfect=False), (weights,)
+        return _shared_model(frequencies.astype(np.int32).tobytes()), ()
+    return constriction.stream.model.Categorical(perfect=False), (_weights(frequencies),)
 
 
 class Encoder:
@@ -81,28 +93,29 @@ class Encoder:
         >>> len(data)
         1
         >>> Decoder(data).take(prediction)
-        array([0, 1, 0])
+        array([0, 1, 0], dtype=int32)
     """
 
     def __init__(self) -> None:
         import constriction
 
         self._coder = constriction.stream.queue.RangeEncoder()
-        self.bits = 0.0  # what the frequencies say
 
     def put(self, symbols: Array, prediction: Prediction) -> None:
         """Codes symbols."""
         if prediction.table.shape[1] == 1:
             return  # one class: there is nothing to say
-        for places, frequencies in prediction.groups():
+        order, groups = prediction.groups()
+        chosen = symbols.astype(np.int32)[order]
+        for which, frequencies in groups:
             model, parameters = _model(frequencies)
-            chosen = symbols[places].astype(np.int32)
-            self._coder.encode(chosen, model, *parameters)
-            self.bits += PRECISION * len(chosen)
-            if frequencies.ndim == 1:
-                self.bits -= float(np.bincount(chosen, minlength=len(frequencies)) @ np.log2(frequencies))
-            else:
-                self.bits -= float(np.log2(frequencies[np.arange(len(chosen)), chosen]).sum())
+            self._coder.encode(chosen[which], model, *parameters)
+
+    @property
+    def bits(self) -> float:
+        """What the symbols so far take, without the end of the code."""
+        count, (_, size) = self._coder.pos()
+        return _WORD * count + _STATE - log2(size)
 
     def finish(self) -> bytes:
         """The code: the shortest bytes that, with zeros after them, lie in the interval that is left."""
@@ -111,16 +124,17 @@ class Encoder:
             return b""
         count, (lower, size) = self._coder.pos()
         upper = lower + size
-        if lower + (1 << _WORD) - 1 >= 1 << _STATE:
-            lower = 1 << _STATE  # it has been carried into the words before
-        else:
-            upper = min(upper, 1 << _STATE)
+        carried = lower + (1 << _WORD) - 1 >= 1 << _STATE  # into the words before, already
+        if carried:
+            lower = 1 << _STATE
         zeros = _STATE
         while zeros and -(-lower >> zeros) << zeros >= upper:
             zeros -= 8
-        point = (-(-lower >> zeros) << zeros) % (1 << _STATE)
-        code = words[:count].astype(">u4").tobytes() + point.to_bytes(_STATE // 8, "big")
-        return code.rstrip(b"\0")
+        carry, point = divmod(-(-lower >> zeros) << zeros, 1 << _STATE)
+        before = words[:count].astype(">u4").tobytes()
+        if carry and not carried:
+            before = (int.from_bytes(before, "big") + 1).to_bytes(len(before), "big")
+        return (before + point.to_bytes(_STATE // 8, "big")).rstrip(b"\0")
 
 
 class Decoder:
@@ -134,14 +148,17 @@ class Decoder:
 
     def take(self, prediction: Prediction) -> Array:
         """The next symbols. Of a damaged code they are any symbols: checksums tell."""
-        symbols = np.zeros(len(prediction), dtype=np.int64)
+        symbols = np.zeros(len(prediction), dtype=np.int32)
         if prediction.table.shape[1] == 1:
             return symbols
-        for places, frequencies in prediction.groups():
+        order, groups = prediction.groups()
+        chosen = np.empty(len(prediction), dtype=np.int32)
+        for which, frequencies in groups:
             model, parameters = _model(frequencies)
-            arguments = parameters or (len(places),)
+            arguments = parameters or (which.stop - which.start,)
             try:
-                symbols[places] = self._coder.decode(model, *arguments)
+                chosen[which] = self._coder.decode(model, *arguments)
             except AssertionError as error:  # what the library raises when it notices
                 raise InvalidCodeError(str(error)) from error
+        symbols[order] = chosen
         return symbols

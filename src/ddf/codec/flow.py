@@ -275,7 +275,7 @@ class IntegerFlow:
             return np.stack([_drawn(prediction, generator) for prediction in predictions])
 
         one = [self.inverse(1, shape, draw) for _ in range(n)]  # type: ignore[arg-type]
-        return np.concatenate(one) if one else np.empty((0, *shape), dtype=np.uint8)  # type: ignore[arg-type]
+        return np.concatenate(one) if one else np.empty((0, *shape), dtype=np.uint8)
 
     # ---- Predictions -------------------------------------------------------------------------------------------------
 

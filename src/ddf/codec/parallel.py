@@ -4,13 +4,14 @@ __all__ = ["Pool"]
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
 from ddf.codec.flow import IntegerFlow
 
 _AHEAD = 4  # jobs for each process that are given out at most
+_THREADS = 3  # with a GPU: while it works for one of them, another one codes
 
 _model: IntegerFlow | None = None  # in a worker: the model of all jobs
 
@@ -27,8 +28,13 @@ class Pool:
         self.model = model
         self._limit = _AHEAD * processes
         self._jobs: deque[Any] = deque()
-        self._executor: ProcessPoolExecutor | None = None
-        if processes > 1:
+        self._executor: Executor | None = None
+        self._call: Callable[..., Any] = _call
+        if processes == 1 and model is not None and model.device.type == "cuda":
+            self._limit = _AHEAD
+            self._executor = ThreadPoolExecutor(_THREADS)
+            self._call = self._call_here
+        elif processes > 1:
             data, device = (None, "cpu") if model is None else (model.to_bytes(), str(model.device))
             # Forked processes would inherit threads of PyTorch in the middle of their work.
             self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start, (data, device))
@@ -38,7 +44,15 @@ class Pool:
         if self._executor is None:
             self._jobs.append(function(self.model, *arguments))
         else:
-            self._jobs.append(self._executor.submit(_call, function, *arguments))
+            self._jobs.append(self._executor.submit(self._call, function, *arguments))
+
+    def _call_here(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In a thread: on a stream of its own, so that no thread waits for what another has given to the GPU."""
+        import torch
+
+        assert self.model is not None
+        with torch.cuda.device(self.model.device), torch.cuda.stream(torch.cuda.Stream()):
+            return function(self.model, *arguments)
 
     def ready(self) -> Iterator[Any]:
         """Results that are there; waits only if too many calls are out."""

@@ -29,7 +29,7 @@ def draw_scenes(count: int, seed: int = 0, sizes: tuple[int, int] = (96, 160)) -
     Example:
         >>> scene = draw_scenes(1, seed=3)[0]
         >>> scene.shape, scene.dtype, np.unique(scene)
-        ((150, 108), dtype('uint8'), array([0, 1, 2, 3, 4], dtype=uint8))
+        ((148, 101), dtype('uint8'), array([0, 1, 2, 3, 4], dtype=uint8))
     """
     generator = np.random.default_rng(seed)
     return [_scene(generator, *generator.integers(sizes[0], sizes[1] + 1, 2).tolist()) for _ in range(count)]
@@ -67,7 +67,11 @@ def _scene(generator: np.random.Generator, height: int, width: int) -> Array:
         right = left + wide
         scene[(columns > left) & (columns < right) & (rows > top) & (rows < line + 2)] = _HOUSE
         peak = top - generator.uniform(0, 0.12) * height
-        roof = (rows > peak) & (rows <= top) & (abs(columns - (left + right) / 2) < wide / 2 * (rows - peak) / (top - peak))
+        roof = (
+            (rows > peak)
+            & (rows <= top)
+            & (abs(columns - (left + right) / 2) < wide / 2 * (rows - peak) / (top - peak))
+        )
         scene[roof] = _HOUSE
     for _ in range(generator.integers(1, 6)):
         column, foot = generator.uniform(0, width), horizon + generator.uniform(0, 0.15) * height
