@@ -50,7 +50,8 @@ def main() -> None:
     digest = hashlib.sha256(options.archive.read_bytes()).hexdigest()[:16]
     print(
         f"{options.action} {options.archive.name} on {where}, torch {torch.__version__}, "
-        f"{options.processes} processes: {result}, sha256 {digest}, {seconds:.1f} s, {maps.size / seconds / 1e6:.2f} Mpixel/s",
+        f"{options.processes} processes: {result}, "
+        f"sha256 {digest}, {seconds:.1f} s, {maps.size / seconds / 1e6:.2f} Mpixel/s",
         flush=True,
     )
     raise SystemExit(wrong > 0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import ddf
+from ddf.checkpoint import load_flow
 from ddf.codec import Archive, ArchiveWriter, IntegerFlow, export
 from ddf.experiments import EXPERIMENTS, run_experiment
 from ddf.experiments.runs import load_data
@@ -51,7 +51,7 @@ def main() -> None:
     data = load_data(experiment.row.data, {"mnist": options.mnist, "cityscapes": options.cityscapes})
     run_experiment(experiment, 0, data, options.runs, options.device)
     place = options.runs / options.row / "ddf" / "seed-0"
-    flow = ddf.load(place / "run" / "flow.safetensors", options.device)
+    flow = load_flow(place / "run" / "flow.safetensors", options.device)
     test = torch.as_tensor(data["test"])[: options.count]
     bits = float(flow.bits_per_dim(test.to(flow.device), batch_size=500).mean())
     print(f"{options.row}: {len(test)} test maps, float flow {bits:.5f} bits per dimension", flush=True)

@@ -12,9 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ddf.codec.coder import Prediction
 from ddf.codec.flow import IntegerFlow
-from ddf.codec.frequencies import PRECISION
 from ddf.flow import Flow
 from ddf.layers import Layer, SplitPrior
 from ddf.layers.layer import Rearrangement
@@ -110,17 +108,8 @@ def _integer_parts(model: IntegerFlow, x: Array) -> Iterator[tuple[str, Array, A
     last = places.flatten().numpy()
     order.append(("base", last[last >= 0]))
     for (name, gone), (symbols, predictions) in zip(order, reversed(model.forward(x)), strict=True):
-        bits = [_cost(part, prediction) for part, prediction in zip(symbols, predictions, strict=True)]
+        bits = [prediction.costs(part) for part, prediction in zip(symbols, predictions, strict=True)]
         yield name, gone, np.stack(bits)
-
-
-def _cost(symbols: Array, prediction: Prediction) -> Array:
-    symbols = symbols.astype(np.int64)
-    own = prediction.place < 0
-    taken = np.empty(len(symbols))
-    taken[~own] = prediction.table[prediction.place[~own], symbols[~own]]
-    taken[own] = prediction.rows[np.arange(int(own.sum())), symbols[own]]
-    return np.asarray(PRECISION - np.log2(taken))
 
 
 def _follow(layer: Layer, number: int, places: Tensor) -> tuple[Tensor, Array | None]:

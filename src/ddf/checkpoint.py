@@ -1,11 +1,11 @@
 """One file in, one flow out: safetensors with the spec inside, never a pickle."""
 
-__all__ = ["CheckpointError", "load", "save"]
+__all__ = ["CheckpointError", "load", "load_flow", "save"]
 
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from ddf.flow import Flow
 from ddf.layers import Shuffle
 from ddf.spec import FlowSpec, describe, from_plain, to_plain
 from ddf.tensorfile import DamagedFileError, read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from ddf.codec.flow import IntegerFlow
 
 
 class CheckpointError(ValueError):
@@ -39,30 +42,49 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
         "spec": to_plain(describe(flow)),
         "frozen": [layer.frozen for layer in flow.parts()],
         "classes": None if flow.classes is None else flow.classes.to_plain(),
+        "about": flow.about,
     }
     write_tensors(Path(path), tensors, header)
 
 
-def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
-    """Reads a flow that `save` wrote.
+def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> "Flow | IntegerFlow":
+    """Reads a model: a flow that `save` wrote, or an integer flow, as the codec's training makes them.
 
     Arguments:
         path: The file.
-        device: Where the flow shall be.
+        device: Where the model shall be.
     """
-    path = Path(path)
+    tensors, header = _read(Path(path))
+    if header.get("integer") == 1:
+        from ddf.codec.flow import IntegerFlow
+
+        return IntegerFlow.load(path).to(device)
+    return _flow(Path(path), tensors, header).to(device)
+
+
+def load_flow(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
+    """Reads a flow that `save` wrote, and refuses integer flows."""
+    tensors, header = _read(Path(path))
+    if header.get("integer") == 1:
+        raise CheckpointError(f"{path} holds an integer flow, which is for coding; this takes the flow it was made of")
+    return _flow(Path(path), tensors, header).to(device)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not the file of a flow")
     try:
-        tensors, header = read_tensors(path)
+        return read_tensors(path)
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from error
+
+
+def _flow(path: Path, tensors: Mapping[str, Tensor], header: dict[str, Any]) -> Flow:
     _check_finite(tensors, f"{path} was not loaded")
     try:
-        flow = _restore(header, tensors)
+        return _restore(header, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not describe a flow: {error}") from error
-    return flow.to(device)
 
 
 def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
@@ -75,6 +97,7 @@ def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
         flow.classes = classes_from_plain(header["classes"])
         if flow.classes.num_classes != flow.num_classes:
             raise ValueError(f"it names {flow.classes.num_classes} classes, but the flow has {flow.num_classes}")
+    flow.about = dict(header.get("about") or {})
     for part, frozen in zip(flow.parts(), header["frozen"], strict=True):
         if isinstance(part, Shuffle):
             part.check()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import log, prod
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +63,8 @@ class Flow(nn.Module):
         base: The distribution of what the last layer leaves.
         shape: (channels, *spatial) of one sample, (D,) for a vector. None stands for any spatial size.
 
-    What the symbols stand for, if that is known, is in its attribute `classes`, which goes into its file as well.
+    What the symbols stand for, if that is known, is in its attribute `classes`; what else is worth knowing (plain data)
+    in `about`. Both go into its file as well.
 
     Example:
         >>> from ddf import architectures
@@ -88,6 +89,7 @@ class Flow(nn.Module):
         check_size("Flow", **{f"shape[{i}]": size for i, size in enumerate(shape) if size is not None})
         self.num_classes = base.num_classes
         self.classes: Classes | Columns | None = None
+        self.about: dict[str, Any] = {}
         for i, layer in enumerate(self.layer_list()):
             if isinstance(layer, Conditional) and layer.num_classes != self.num_classes:
                 raise ValueError(

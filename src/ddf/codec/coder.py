@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ddf.codec.frequencies import PRECISION
+
 Array = np.ndarray[Any, Any]
 
 _WORD = 32  # the coder writes words of so many bits
@@ -35,6 +37,24 @@ class Prediction:
 
     def __len__(self) -> int:
         return len(self.place)
+
+    def costs(self, symbols: Array) -> Array:
+        """The bits that each symbol takes."""
+        symbols = symbols.astype(np.int64)
+        own = self.place < 0
+        taken = np.empty(len(symbols))
+        taken[~own] = self.table[self.place[~own], symbols[~own]]
+        taken[own] = self.rows[np.arange(len(self.rows)), symbols[own]]
+        return np.asarray(PRECISION - np.log2(taken))
+
+    def draw(self, points: Array) -> Array:
+        """The symbols at points 0 … 2^16 − 1, one for each: drawn points give drawn symbols."""
+        own = self.place < 0
+        symbols = np.empty(len(self), dtype=np.int64)
+        symbols[own] = (self.rows.cumsum(axis=1) <= points[own, None]).sum(axis=1)
+        if len(self.table):
+            symbols[~own] = (self.table.cumsum(axis=1)[self.place[~own]] <= points[~own, None]).sum(axis=1)
+        return symbols
 
     def groups(self) -> "tuple[Array, list[tuple[slice, Array]]]":
         """The order in which the symbols are coded, and which of them share frequencies, or have a row each.

@@ -67,6 +67,7 @@ class IntegerFlow:
             for module in layer.modules():
                 if isinstance(module, Scale) and module.factor not in (0.5, 1.0):
                     module.factor = 1.0  # logits stay in bits, which are exact
+        self.about = dict(flow.about)
         self.squeezes = sum(isinstance(layer, Squeeze) for layer in self.layers)
         self.device = torch.device("cpu")
         self._predictors: dict[int, SparsePredictor] = {}
@@ -82,7 +83,7 @@ class IntegerFlow:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the integer flow to one file."""
-        write_tensors(Path(path), self._integers(), self._header())
+        write_tensors(Path(path), self._integers(), {**self._header(), "about": self.about})
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "IntegerFlow":
@@ -105,6 +106,7 @@ class IntegerFlow:
                 affine.fix(*(tensors[f"{name}.{part}"].double() for part in ("weight", "bias", "shift")))
             integer = cls(flow)
             integer.base_logits = tensors["base"]
+            integer.about = dict(header.get("about") or {})
             if not integer.is_exact():
                 integer.to("cpu")
         except (DamagedFileError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
@@ -113,7 +115,7 @@ class IntegerFlow:
 
     def to_bytes(self) -> bytes:
         """What `save` writes."""
-        return tensors_to_bytes(self._integers(), self._header())
+        return tensors_to_bytes(self._integers(), {**self._header(), "about": self.about})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "IntegerFlow":
@@ -253,29 +255,46 @@ class IntegerFlow:
         cut = symbols[:, :, : shape[1], : shape[2]] if len(shape) == 3 else symbols
         return cut.to(torch.uint8 if self.num_classes <= 256 else torch.int16).cpu().numpy()
 
-    def sample(self, n: int, size: Sequence[int] | None = None, seed: int | None = None) -> Array:
-        """Draws samples by the frequencies that code.
+    # ---- The verbs of a flow -----------------------------------------------------------------------------------------
+
+    def bits_per_dim(self, x: Tensor | Array, batch_size: int = 16) -> Tensor:
+        """The bits that each sample takes, divided by its number of symbols: (samples,), float64."""
+        symbols = np.asarray(x)
+        if not self.fits(symbols.shape[1:]):
+            raise ValueError(f"the flow is for samples of shape {self.shape}, but these have {symbols.shape[1:]}")
+        if symbols.size and not 0 <= symbols.min() <= symbols.max() < self.num_classes:
+            raise ValueError(f"symbols are 0 … {self.num_classes - 1}, but there are {symbols.min()} … {symbols.max()}")
+        total = np.zeros(len(symbols))
+        for start in range(0, len(symbols), batch_size):
+            for coded, predictions in self.forward(symbols[start : start + batch_size]):
+                for i, (part, prediction) in enumerate(zip(coded, predictions, strict=True), start):
+                    total[i] += prediction.costs(part).sum()
+        return torch.from_numpy(total / max(1, prod(symbols.shape[1:])))
+
+    def sample(self, n: int, generator: torch.Generator | None = None, size: Sequence[int] | None = None) -> Tensor:
+        """Draws `n` samples by the frequencies that code.
 
         Arguments:
             n: How many.
+            generator: The source of randomness; PyTorch's own if None.
             size: The spatial size of the samples, for a flow of any size.
-            seed: Draws the same samples again; None for others every time.
 
         Returns:
-            Symbols (n, *shape), uint8 or int16.
+            Symbols (n, *shape), int64.
         """
         if n < 0:
             raise ValueError(f"n={n}, but a number of samples cannot be negative")
-        shape = self.shape if size is None else (self.shape[0], *size)
-        if None in shape or not self.fits(shape):  # type: ignore[arg-type]
-            raise ValueError(f"size={size}, but samples of this flow have the shape {self.shape}")
-        generator = np.random.default_rng(seed)
+        shape = tuple(side or 0 for side in self.shape) if size is None else (self.shape[0] or 0, *size)
+        if not self.fits(shape):
+            raise ValueError(f"size={size}, but samples of this flow have the shape {self.shape}: say which size")
 
         def draw(predictions: list[Prediction]) -> Array:
-            return np.stack([_drawn(prediction, generator) for prediction in predictions])
+            points = torch.randint(1 << PRECISION, (len(predictions), len(predictions[0])), generator=generator).numpy()
+            return np.stack([prediction.draw(part) for prediction, part in zip(predictions, points, strict=True)])
 
-        one = [self.inverse(1, shape, draw) for _ in range(n)]  # type: ignore[arg-type]
-        return np.concatenate(one) if one else np.empty((0, *shape), dtype=np.uint8)
+        found = [self.inverse(1, shape, draw) for _ in range(n)]
+        whole = np.concatenate(found) if found else np.empty((0, *shape))
+        return torch.from_numpy(whole.astype(np.int64))
 
     # ---- Predictions -------------------------------------------------------------------------------------------------
 
@@ -351,17 +370,6 @@ def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:
 
 def _chosen(target: Tensor, inside: Tensor) -> Array:
     return target[inside.expand(target.shape)].view(len(target), -1).cpu().numpy()
-
-
-def _drawn(prediction: Prediction, generator: np.random.Generator) -> Array:
-    points = generator.integers(0, 1 << PRECISION, (len(prediction), 1))
-    own = prediction.place < 0
-    symbols = np.empty(len(prediction), dtype=np.int64)
-    symbols[own] = (prediction.rows.cumsum(axis=1) <= points[own]).sum(axis=1)
-    if len(prediction.table):
-        sums = prediction.table.cumsum(axis=1)
-        symbols[~own] = (sums[prediction.place[~own]] <= points[~own]).sum(axis=1)
-    return symbols
 
 
 def _own(rows: Array) -> Prediction:
