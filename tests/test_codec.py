@@ -563,6 +563,20 @@ def test_recovery_without_header_or_model(tmp_path: Path, model: IntegerFlow, ma
     assert model.fingerprint.hex() in found.lost[0]
 
 
+def test_a_shared_block_without_contents_is_no_obstacle(tmp_path: Path) -> None:
+    arrays = [np.full(40, i) for i in range(9)]
+    data = write(tmp_path / "a.ddf", None, arrays, maps_per_block=3)
+    blocks = list(Archive(data).blocks())
+    record = blocks[1].to_bytes(0)  # what was read holds its number already
+    place = data.index(record)
+    head = write_varint(len(record) << 2)
+    assert data[place - len(head) : place] == head
+    damaged = data[: place - len(head)] + write_varint(0) + data[place + len(record) :]
+    found = recover(damaged)
+    assert [int(array[0]) for _, array in found.arrays] == [0, 1, 2, 6, 7, 8]
+    assert found.lost
+
+
 def test_random_damage(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
     arrays = [*maps, *assorted()]
     want = {f"map {i}": array for i, array in enumerate(arrays)}

@@ -1,6 +1,6 @@
 """The paper's architectures (appendices C and D), each a few lines of plain data."""
 
-__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "label_maps", "lattice_split"]
+__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "label_maps", "lattice_split", "vectors"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -161,6 +161,33 @@ def label_maps(
             net = ContextNetSpec(_nearest(given, target, pixels), near, tuple(hidden))
             layers += [SplitPriorSpec(net, partition=ChannelSplit(len(given)))]
     return FlowSpec(num_classes, (1, None, None), tuple(layers), FactorizedCategoricalSpec(shared=True))
+
+
+def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowSpec:
+    """Vectors of symbols, such as the rows of a table: split priors alone, one symbol after the other.
+
+    Each is predicted from those before it, so nothing is taken for independent that is not. Long vectors leave in up to
+    24 pieces.
+
+    Arguments:
+        num_classes: The number of classes K, that of the column with the most.
+        columns: The number of symbols in each vector.
+        net: Another net than an MLP.
+
+    Example:
+        >>> vectors(4, 3).build()
+        Flow of 4 classes, shape 3, 270,860 parameters
+             0  SplitPrior(MLP(hidden=256, layers=4), ChannelSplit(index=2), factor_out='b') → 2
+             1  SplitPrior(MLP(hidden=256, layers=4), ChannelSplit(index=1), factor_out='b') → 1
+          base  FactorizedCategorical(shared=False) → 1
+    """
+    layers: list[LayerSpec] = []
+    left, piece = columns, -(-columns // 24)
+    while left > 1:
+        kept = max(1, left - piece)
+        layers.append(SplitPriorSpec(net or MLPSpec(), partition=ChannelSplit(kept)))
+        left = kept
+    return FlowSpec(num_classes, (columns,), tuple(layers))
 
 
 def _nearest(given: Sequence[tuple[int, int]], target: tuple[int, int], count: int) -> tuple[tuple[int, ...], ...]:

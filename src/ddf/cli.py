@@ -1,18 +1,49 @@
-"""The command `ddf`: thin, one function per command, over the public API."""
+"""The command `ddf`."""
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 import argparse
-import importlib.util
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
+
+from ddf.commands import archives, demo, evaluate, explain, inspect, reproduce, sample, train
+from ddf.commands.common import UsageError, formatted
+
+_DESCRIPTION = """\
+Discrete Denoising Flows: models of label maps and other categorical data that score, sample and compress it without
+loss."""
+
+_EXAMPLES = """\
+examples:
+  ddf demo                                     a tour, in a few minutes
+  ddf compress masks -o masks.ddf              a folder of label maps, with the model that comes with ddf
+  ddf train masks -o run                       a model for maps such as yours
+  ddf compress masks -o masks.ddf --model run/model.safetensors --embed
+  ddf decompress masks.ddf -o again
+
+`ddf COMMAND --help` says more. For completion in bash: eval "$(ddf completion bash)" (or zsh)."""
 
 
-class UsageError(ValueError):
-    """A command line that makes no sense."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="ddf", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"ddf {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (demo, train, evaluate, sample, archives, inspect, explain, reproduce):
+        module.add(commands)
+    completion = formatted(
+        commands,
+        "completion",
+        "a script for the completion of a shell",
+        "Prints a script that completes commands and options.",
+        'eval "$(ddf completion bash)"',
+    )
+    completion.add_argument("shell", choices=("bash", "zsh"))
+    completion.set_defaults(run=_complete)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,116 +56,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 if all went well, 1 if not, 2 for a command line that makes no sense, 130 after Ctrl-C.
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="ddf", description="Discrete Denoising Flows.")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_reproduce(commands)
-    options = parser.parse_args(typed)
+    options = make_parser().parse_args(typed)
+    options.typed = shlex.join(["ddf", *typed])
     try:
-        return int(options.run(options, shlex.join(["ddf", *typed])))
+        return int(options.run(options))
     except KeyboardInterrupt:
-        print("\nddf: interrupted; the same command goes on from here", file=sys.stderr)
+        print("\nddf: interrupted; the same command goes on from here, or begins again", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has had enough
+        return 1
     except UsageError as error:
         print(f"ddf: {error}", file=sys.stderr)
         return 2
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        print(f"ddf: {error}", file=sys.stderr)
+    except KeyError as error:
+        print(f"ddf: {error.args[0] if error.args else error}", file=sys.stderr)
+        return 1
+    except (OSError, ValueError, TypeError, RuntimeError, ImportError, MemoryError) as error:
+        print(f"ddf: {error or type(error).__name__}", file=sys.stderr)
         return 1
 
 
-_REPRODUCE = """\
-Runs the experiments of the paper's table 1, and writes a report of all finished runs. An interrupted command goes on
-where it was; finished runs are not repeated."""
+def _version() -> str:
+    from ddf import __version__
 
-_REPRODUCE_EXAMPLES = """\
-examples:
-  ddf reproduce eight-gaussians --seeds 3                     a few minutes on a CPU
-  ddf reproduce mnist mnist-split --model ddf                 downloads MNIST
-  ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the whole table
-  ddf reproduce --report-only                                 the report of what is finished"""
+    return __version__
 
 
-def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "reproduce",
-        help="the paper's table",
-        description=_REPRODUCE,
-        epilog=_REPRODUCE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: the paper's five)")
-    parser.add_argument("--model", choices=("df", "ddf", "both"), default="both", help="which model (default: both)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
-    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument("--mnist", metavar="FOLDER", help="where MNIST's idx files are (default: downloaded)")
-    parser.add_argument("--cityscapes", metavar="PATH", help="the folder with gtFine, or a prepared npz file")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs)")
-    parser.add_argument("--report", type=Path, default=Path("report"), help="where the report goes (default: report)")
-    parser.add_argument(
-        "--public",
-        action="store_true",
-        help="a report to pass on: without pictures of data that may not be (Cityscapes)",
-    )
-    parser.add_argument("--report-only", action="store_true", help="train nothing")
-    parser.add_argument("--no-report", action="store_true", help="train only; the report needs matplotlib")
-    parser.set_defaults(run=_reproduce)
-
-
-def _reproduce(options: argparse.Namespace, typed: str) -> int:
-    from ddf.experiments import EXPERIMENTS, ROWS, collect, run_experiment, write_report
-    from ddf.experiments.presets import MODELS, TABLE
-    from ddf.experiments.runs import is_finished, load_data
-
-    rows = options.rows or list(TABLE)
-    for row in rows:
-        if row not in ROWS:
-            raise UsageError(f"there is no row {row!r}; there are {', '.join(ROWS)}")
-    if options.seeds < 1:
-        raise UsageError(f"--seeds {options.seeds}, but it takes at least 1")
-    if options.report_only and options.no_report:
-        raise UsageError("--report-only and --no-report leave nothing to do")
-    models = list(MODELS) if options.model == "both" else [options.model]
-    chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
-    if not chosen:
-        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
-    if not options.no_report and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError(
-            "the report needs matplotlib: pip install 'discrete-denoising-flows[plot]', or say --no-report for now"
-        )
-    sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
-    # One seed of everything first: so an early end still shows every row.
-    planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
-    if options.report_only:
-        planned = []
-    for name in dict.fromkeys(
-        experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
-    ):
-        load_data(name, sources)  # what is missing is said before anything is trained
-    for seed, experiment in planned:
-        done = is_finished(experiment, seed, options.runs)
-        data = None if done else load_data(experiment.row.data, sources, seed)
-        result = run_experiment(experiment, seed, data, options.runs, options.device)
-        print(
-            f"{experiment.row.title}, {MODELS[experiment.model]}, seed {seed}: {result.test_bits:.4f} bits per "
-            f"dimension on the test set, {result.validation_bits:.4f} in validation, {result.train_seconds:.0f} s",
-            flush=True,
-        )
-    if options.no_report:
-        return 0
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        results = collect(options.runs)
-    for warning in caught:
-        print(f"ddf: {warning.message}", file=sys.stderr)
-    if not results:
-        raise ValueError(f"there is no finished run in {options.runs}")
-    data_sets = {}
-    for name in {ROWS[result.row].data for result in results} - ({"cityscapes"} if options.public else set()):
-        try:
-            data_sets[name] = load_data(name, sources)
-        except (OSError, ValueError):
-            print(f"ddf: {name} is not at hand, so the report shows samples without data", file=sys.stderr)
-    print(f"The report: {write_report(results, options.report, typed, data_sets)}")
+def _complete(options: argparse.Namespace) -> int:
+    """Prints a completion script: commands first, then the options of the command, else files."""
+    parser = make_parser()
+    actions = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    cases = []
+    for name, command in actions.choices.items():
+        flags = sorted(flag for action in command._actions for flag in action.option_strings if flag.startswith("--"))
+        cases.append(f'    {name}) words="{" ".join(flags)}" ;;')
+    lines = [
+        "_ddf() {",
+        '  local words="" current="${COMP_WORDS[COMP_CWORD]}"',
+        '  if [ "$COMP_CWORD" -eq 1 ]; then',
+        f'    COMPREPLY=($(compgen -W "{" ".join(actions.choices)}" -- "$current")); return',
+        "  fi",
+        '  case "${COMP_WORDS[1]}" in',
+        *cases,
+        "  esac",
+        '  case "$current" in -*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;; esac',
+        "}",
+        "complete -o default -F _ddf ddf",
+    ]
+    if options.shell == "zsh":
+        lines.insert(0, "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit")
+    print("\n".join(lines))
     return 0
 
 

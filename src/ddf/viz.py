@@ -1,8 +1,17 @@
 """Pictures."""
 
-__all__ = ["learning_curves", "map_grids", "pair_histograms"]
+__all__ = [
+    "colors_of",
+    "explanation",
+    "learning_curves",
+    "map_grids",
+    "pair_histograms",
+    "share_of_half",
+    "sheet",
+]
 
 from collections.abc import Mapping, Sequence
+from colorsys import hsv_to_rgb
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddf.analysis import State
+from ddf.data.classes import Classes, Color
 from ddf.files import atomic_write
 
 
@@ -112,6 +123,94 @@ def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: s
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
     _save(figure, path)
+
+
+def colors_of(classes: Classes) -> list[Color]:
+    """The colours of classes; those that have none get some that are easy to tell apart."""
+    if classes.colors:
+        return list(classes.colors)
+    if classes.num_classes == 2:
+        return [(0, 0, 0), (255, 255, 255)]
+    # The hue goes round by the golden section, and the brightness up and down.
+    found = []
+    for i in range(classes.num_classes):
+        red, green, blue = hsv_to_rgb(
+            (i * 0.618034 + 0.58) % 1, (0.55, 0.75, 0.4)[i % 3], (0.85, 0.6, 0.95)[i // 2 % 3]
+        )
+        found.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return found
+
+
+def sheet(maps: np.ndarray[Any, Any], colors: Sequence[Color], path: str | PathLike[str], gap: int = 4) -> None:
+    """Draws maps (samples, height, width) side by side, pixel by pixel, and nothing else."""
+    from PIL import Image
+
+    count, height, width = maps.shape
+    columns = max(1, min(count, round((count * height / width) ** 0.5)))
+    rows = -(-count // columns)
+    zoom = max(1, 160 // max(height, width))
+    high, wide = height * zoom + gap, width * zoom + gap
+    picture = np.full((rows * high + gap, columns * wide + gap, 3), 255, dtype=np.uint8)
+    table = np.array(colors, dtype=np.uint8)
+    for i, part in enumerate(maps):
+        row, column = i // columns * high + gap, i % columns * wide + gap
+        large = table[part].repeat(zoom, axis=0).repeat(zoom, axis=1)
+        picture[row : row + height * zoom, column : column + width * zoom] = large
+    with atomic_write(Path(path)) as temporary:
+        Image.fromarray(picture).save(temporary, "PNG")
+
+
+def explanation(
+    states: Sequence[State], bits: np.ndarray[Any, Any], colors: Sequence[Color], path: str | PathLike[str]
+) -> None:
+    """Draws what a sample becomes layer by layer, and below it where its bits go.
+
+    Arguments:
+        states: What `states_of` returns.
+        bits: The bits of each pixel (height, width).
+        colors: Red, green and blue of each class.
+        path: The picture to write, a PNG.
+    """
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    shown = list(states) if len(states) <= 12 else [*states[:9], *states[-3:]]
+    columns = min(4, len(shown))
+    rows = -(-len(shown) // columns)
+    height, width = bits.shape
+    ratio = height / width
+    figure = Figure(
+        figsize=(12, 12 / columns * ratio * rows + 0.35 * rows + 12 * ratio * 0.62 + 0.8), layout="constrained"
+    )
+    parts: Any = figure.subfigures(2, 1, height_ratios=[rows * (12 / columns * ratio + 0.35), 12 * ratio * 0.62 + 0.5])
+    above, below = parts
+    table = np.array([*colors, (235, 235, 235)], dtype=np.uint8)
+    panels = above.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels:
+        axes.axis("off")
+    for axes, state in zip(panels, shown, strict=False):
+        axes.imshow(table[state.symbols], interpolation="nearest", aspect="auto" if state.symbols.size < 2 else "equal")
+        number, _, name = state.layer.partition(" ")
+        words = {"DenoisingCoupling": "ranks", "SplitPrior": "what goes on"}.get(name, name)
+        title = "the map" if state.layer == "data" else f"after layer {number}: {words}"
+        axes.set_title(f"{title}\n{state.left:,} symbols left", fontsize=9)
+    axes = below.subplots()
+    least = 0.01
+    image = axes.imshow(bits.clip(min=least), norm=LogNorm(least, max(1.0, bits.max())), cmap="inferno")
+    axes.set_title(
+        f"where the bits go: {bits.sum():,.0f} bits, {bits.mean():.4f} per pixel; half of them in "
+        f"{share_of_half(bits):.1%} of the pixels",
+        fontsize=11,
+    )
+    axes.axis("off")
+    below.colorbar(image, ax=axes, label="bits of a pixel", shrink=0.8)
+    _save(figure, path)
+
+
+def share_of_half(bits: np.ndarray[Any, Any]) -> float:
+    """The smallest part of the pixels that takes half of the bits."""
+    order = np.sort(bits, axis=None)[::-1].cumsum()
+    return float((np.searchsorted(order, order[-1] / 2) + 1) / bits.size)
 
 
 def _save(figure: Any, path: str | PathLike[str]) -> None:

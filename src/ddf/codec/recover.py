@@ -140,7 +140,7 @@ class _Salvage(Archive):
         if damaged in self.known:
             body = self.known[damaged]
             return damaged + len(write_varint(len(body) + 4 << 2 | KIND)) + len(body) + 4, kind
-        with suppress(DamagedArchiveError):
+        with suppress(ValueError):  # a damaged archive, or a number in it
             record, body, after = self._record(damaged)
             count = 1
             if record == BLOCK and kind is not None and kind.shared:

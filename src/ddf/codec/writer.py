@@ -164,6 +164,11 @@ class ArchiveWriter:
         self._blocks, self._maps = index.blocks, index.maps
         self._names = {name for name in index.names if name}
 
+    @property
+    def names(self) -> set[str]:
+        """The names of all arrays that have been added, or were there."""
+        return self._names
+
     def add(self, array: Array, name: str = "") -> None:
         """Adds an array of integers, 0-d to any number of dimensions.
 

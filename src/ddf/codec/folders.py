@@ -1,0 +1,266 @@
+"""Files in archives: what an array was on disk, so that it becomes that again."""
+
+__all__ = ["FileReader", "FileWriter", "files_in"]
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from ddf.codec.archive import Archive
+from ddf.codec.blocks import DamagedArchiveError
+from ddf.codec.coder import Array
+from ddf.codec.writer import ArchiveWriter
+from ddf.files import atomic_write
+
+FILES = ".ddf/files"
+"""The arrays that say what the others were on disk have names that begin so. They hold JSON in UTF-8."""
+
+_MODES = {"1": np.bool_, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
+_IMAGES = {".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF"}
+
+
+def files_in(sources: Sequence[str | PathLike[str]]) -> list[tuple[str, Path]]:
+    """The files of files and folders, each with the name it gets in an archive.
+
+    Files of a folder keep their places in it. Hidden files, and files that lead out of a folder, are left out.
+
+    Arguments:
+        sources: Files and folders.
+    """
+    found: list[tuple[str, Path]] = []
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            inside = sorted(
+                file
+                for file in path.rglob("*")
+                if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+            )
+            found += [(file.relative_to(path).as_posix(), file) for file in inside]
+        elif path.is_file():
+            found.append((path.name, path))
+        else:
+            raise FileNotFoundError(f"there is no {path}")
+    names: dict[str, Path] = {}
+    for name, path in found:
+        if name in names:
+            raise ValueError(f"{names[name]} and {path} would both be called {name!r}; compress their common folder")
+        names[name] = path
+    return found
+
+
+class FileWriter:
+    """Adds files to an archive: label maps as arrays, with what it takes to write them again, others byte by byte.
+
+    PNG and TIFF images with one channel and npy files of integers are label maps. If their labels are not the model's,
+    but not more of them, they are dealt out anew: masks of 0 and 255 are coded like any others.
+
+    Arguments:
+        archive: What to add to.
+
+    Example:
+        >>> from PIL import Image
+        >>> Image.fromarray(np.full((4, 6), 255, dtype=np.uint8)).save("mask.png")
+        >>> with ArchiveWriter("masks.ddf", model=None) as archive:
+        ...     files = FileWriter(archive)
+        ...     files.add("mask.png", "mask.png")
+        ...     files.finish()
+        >>> FileReader(Archive("masks.ddf")).write("mask.png", "again.png")
+        >>> np.array(Image.open("again.png")).max()
+        255
+    """
+
+    def __init__(self, archive: ArchiveWriter) -> None:
+        self.archive = archive
+        self._kinds: list[dict[str, Any]] = []
+        self._files: dict[str, int] = {}
+
+    def add(self, path: str | PathLike[str], name: str) -> None:
+        """Adds a file under a name."""
+        if name.startswith(FILES):
+            raise ValueError(f"{name!r} is a name that archives keep for themselves")
+        array, kind = _read(Path(path))
+        array, kind = self._known(array, kind)
+        self.archive.add(array, name)
+        if kind not in self._kinds:
+            self._kinds.append(kind)
+        self._files[name] = self._kinds.index(kind)
+
+    def finish(self) -> None:
+        """Adds what the files were. Call it once, before the archive is closed."""
+        if self._files:
+            plain = json.dumps({"kinds": self._kinds, "files": self._files}, separators=(",", ":"))
+            number = sum(name.startswith(FILES) for name in self.archive.names)
+            self.archive.add(np.frombuffer(plain.encode(), dtype=np.uint8), f"{FILES}-{number}.json")
+
+    def _known(self, array: Array, kind: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
+        """Deals out labels of the model's, if these are others."""
+        model = self.archive.model
+        if model is None or kind["as"] == "file" or array.ndim < 2 or not array.size:
+            return array, kind
+        values = np.flatnonzero(np.bincount(array.ravel())) if array.dtype == np.uint8 else np.unique(array)
+        known = model.classes.values
+        if len(values) > len(known) or {int(value) for value in values} <= set(known):
+            return array, kind
+        labels = np.asarray(known[: len(values)])
+        if labels.min() < 0 or labels.max() > 255:
+            return array, kind
+        dealt = labels.astype(np.uint8)[np.searchsorted(values, array)]
+        pairs = [[int(label), int(value)] for label, value in zip(labels, values, strict=True)]
+        return dealt, {**kind, "labels": pairs, "dtype": array.dtype.str}
+
+
+class FileReader:
+    """Writes the files of an archive.
+
+    Arguments:
+        archive: What to read.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self._kinds: dict[str, dict[str, Any]] = {}
+        for name in archive.names:
+            if name.startswith(FILES):
+                try:
+                    plain = json.loads(archive[name].tobytes())
+                    kinds = plain["kinds"]
+                    self._kinds |= {file: kinds[number] for file, number in plain["files"].items()}
+                except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+                    raise DamagedArchiveError(f"{archive.name}: {name} does not say what files were") from error
+
+    @property
+    def names(self) -> list[str]:
+        """What the files are called; arrays without a name have their number."""
+        return [name or f"{number:06}" for number, name in enumerate(self.archive.names) if not name.startswith(FILES)]
+
+    def file_name(self, name: str) -> str:
+        """What the file of an array is called: arrays that were no files become npy files."""
+        return name if name in self._kinds else f"{name}.npy"
+
+    def array(self, name: str, array: Array) -> Array:
+        """An array as it was in its file."""
+        return _relabelled(array, self._kinds.get(name, {}))
+
+    def write(self, name: str, path: str | PathLike[str], array: Array | None = None) -> None:
+        """Writes the file of an array, whole or not at all.
+
+        Arguments:
+            name: What it is called in the archive.
+            path: Where to.
+            array: The array, if it has been read already.
+        """
+        found = self.archive[name] if array is None else array
+        data = _to_bytes(self.array(name, found), self._kinds.get(name, {"as": "npy"}))
+        with atomic_write(Path(path)) as temporary:
+            temporary.write_bytes(data)
+
+    def write_all(
+        self, folder: str | PathLike[str], overwrite: bool = False, batch_size: int = 1, processes: int = 1
+    ) -> Iterator[Path]:
+        """Writes all files into a folder, one at a time.
+
+        Arguments:
+            folder: It is made if it is not there.
+            overwrite: Whether to replace files that are there.
+            batch_size: How many are decoded together.
+            processes: How many processes decode at once.
+        """
+        places = {name: self.place(name, folder) for name in self.names}
+        if not overwrite:
+            for place in places.values():
+                if place.exists():
+                    raise FileExistsError(f"{place} is there already; say so if it is to be replaced")
+        for number, (name, array) in enumerate(self.archive.items(batch_size, processes)):
+            if not name.startswith(FILES):
+                place = places[name or f"{number:06}"]
+                place.parent.mkdir(parents=True, exist_ok=True)
+                self.write(name, place, array)
+                yield place
+
+    def place(self, name: str, folder: str | PathLike[str]) -> Path:
+        """Where in a folder a file belongs; refuses names that lead out of it."""
+        relative = PurePosixPath(self.file_name(name))
+        if relative.is_absolute() or ".." in relative.parts or not relative.name or "\\" in str(relative):
+            raise ValueError(f"the archive holds a file {name!r}, which would be written outside of {folder}")
+        return Path(folder) / relative
+
+
+def _read(path: Path) -> tuple[Array, dict[str, Any]]:
+    """A file as an array, and what it takes to write it again."""
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        try:
+            array = np.load(path)
+            if array.dtype.kind in "iub":
+                return array, {"as": "npy"}
+        except (ValueError, OSError, EOFError):
+            pass
+    if suffix in _IMAGES:
+        found = _read_image(path, _IMAGES[suffix])
+        if found is not None:
+            return found
+    return np.frombuffer(path.read_bytes(), dtype=np.uint8), {"as": "file"}
+
+
+def _read_image(path: Path, kind: str) -> tuple[Array, dict[str, Any]] | None:
+    """An image with one channel, or None if that is not what the file holds."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            mode = "I;16" if image.mode.startswith("I;16") else image.mode
+            if image.format != kind or mode not in _MODES or getattr(image, "n_frames", 1) > 1:
+                return None
+            about: dict[str, Any] = {"as": kind, "mode": mode}
+            if mode == "P":
+                about["palette"] = image.getpalette("RGB")
+            transparent = image.info.get("transparency")
+            if transparent is not None:
+                about["transparency"] = list(transparent) if isinstance(transparent, bytes) else transparent
+            array: Array = np.asarray(image).astype(_MODES[mode])
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError):
+        return None
+    again = _to_bytes(array, about, compress_level=1)  # what cannot be written as it was is kept byte by byte
+    with Image.open(io.BytesIO(again)) as image:
+        same = np.array_equal(np.asarray(image), array) and image.mode.startswith(mode)
+        same = same and (mode != "P" or image.getpalette("RGB") == about["palette"])
+    return (array, about) if same else None
+
+
+def _relabelled(array: Array, kind: dict[str, Any]) -> Array:
+    if "labels" not in kind:
+        return array
+    labels, values = (np.asarray(column, dtype=np.int64) for column in zip(*kind["labels"], strict=True))
+    order = np.argsort(labels)
+    return values[order][np.searchsorted(labels[order], array)].astype(kind["dtype"])
+
+
+def _to_bytes(array: Array, kind: dict[str, Any], compress_level: int = 6) -> bytes:
+    """What was in the file of an array."""
+    buffer = io.BytesIO()
+    if kind["as"] == "file":
+        return array.tobytes()
+    if kind["as"] == "npy":
+        np.save(buffer, array)
+        return buffer.getvalue()
+    from PIL import Image
+
+    image = Image.fromarray(array)
+    options: dict[str, Any] = {"compress_level": compress_level} if kind["as"] == "PNG" else {"compression": "tiff_lzw"}
+    if kind["mode"] == "P":
+        image = image.convert("L") if image.mode == "1" else image
+        image = Image.frombytes("P", image.size, image.tobytes())
+        image.putpalette(kind["palette"], "RGB")
+    if "transparency" in kind:
+        found = kind["transparency"]
+        options["transparency"] = bytes(found) if isinstance(found, list) else found
+    if kind["mode"] == "1" and kind["as"] == "TIFF":
+        options["compression"] = "group4"
+    image.save(buffer, kind["as"], **options)
+    return buffer.getvalue()

@@ -1,0 +1,281 @@
+"""`ddf compress`, `decompress`, `list`, `extract`, `verify` and `recover`."""
+
+__all__ = ["add"]
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddf.commands.common import (
+    Commands,
+    UsageError,
+    add_json,
+    add_model,
+    formatted,
+    integer_model,
+    positive,
+    progress,
+    say,
+    thousands,
+)
+
+if TYPE_CHECKING:
+    from ddf.codec import Archive
+
+_NEEDED = "the model the archive was made with, unless the archive holds it, or it is the one that comes with ddf"
+
+
+def add(commands: Commands) -> None:
+    """Adds the commands."""
+    _add_compress(commands)
+    _add_decompress(commands)
+    _add_list(commands)
+    _add_extract(commands)
+    _add_verify(commands)
+    _add_recover(commands)
+
+
+# ---- compress --------------------------------------------------------------------------------------------------------
+
+
+def _add_compress(commands: Commands) -> None:
+    parser = formatted(
+        commands,
+        "compress",
+        "files and folders into one archive",
+        "Puts files and folders of label maps (PNG, TIFF, npy) into an archive: pixels, palettes, names and folders.\n"
+        "Files that are no label maps are kept as they are.",
+        "ddf compress masks -o masks.ddf",
+        "ddf compress masks -o masks.ddf --model run/model.safetensors --embed",
+        "ddf compress more -o masks.ddf --append --model run/model.safetensors",
+    )
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive")
+    add_model(parser, "a model made by `ddf train` (default: the one that comes with ddf)")
+    parser.add_argument("--embed", action="store_true", help="put the model into the archive")
+    parser.add_argument("--append", action="store_true", help="add to an archive that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    parser.add_argument(
+        "--per-block", type=positive, default=1, metavar="N", help="maps of one size that share a block (default: 1)"
+    )
+    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--no-verify", action="store_true", help="do not decode everything before it is written")
+    add_json(parser)
+    parser.set_defaults(run=_compress)
+
+
+def _compress(options: argparse.Namespace) -> int:
+    from ddf.codec import ArchiveWriter, FileWriter, files_in
+
+    if options.append and options.overwrite:
+        raise UsageError("--append adds to a file and --overwrite replaces it: one or the other")
+    target = Path(options.output)
+    if target.exists() and not (options.append or options.overwrite):
+        raise FileExistsError(f"{target} is there already; --overwrite replaces it, --append adds to it")
+    files = [(name, path) for name, path in files_in(options.inputs) if path.resolve() != target.resolve()]
+    if not files:
+        raise ValueError(f"there are no files in {', '.join(options.inputs)}")
+    model = integer_model(options.model).to(options.device)
+    start = time.monotonic()
+    before = target.stat().st_size if options.append and target.exists() else 0
+    with ArchiveWriter(
+        target,
+        model,
+        embed_model=options.embed and not before,
+        maps_per_block=options.per_block,
+        verify=not options.no_verify,
+        append=options.append,
+        overwrite=options.overwrite,
+        processes=options.processes,
+    ) as archive:
+        writer = FileWriter(archive)
+        for name, path in progress(files, len(files), "compressing", "file"):
+            writer.add(path, name)
+        writer.finish()
+    sizes = sum(path.stat().st_size for _, path in files), target.stat().st_size - before
+    seconds = time.monotonic() - start
+    say(
+        options,
+        {"files": len(files), "bytes_before": sizes[0], "bytes_after": sizes[1], "seconds": seconds},
+        f"{target}: {len(files)} files, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
+        f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
+        *_advice(options, sizes),
+    )
+    return 0
+
+
+def _advice(options: argparse.Namespace, sizes: tuple[int, int]) -> list[str]:
+    if options.model is None:
+        return ["A model of your own (`ddf train`) makes it smaller, as a rule much smaller."]
+    if not options.embed:
+        return [f"It needs {options.model} to be read again (or say --embed)."]
+    return []
+
+
+# ---- Reading ---------------------------------------------------------------------------------------------------------
+
+
+def open_archive(path: str, model: str | None, device: str = "cpu") -> "Archive":
+    """Opens an archive with the model it needs, if that is at hand."""
+    from ddf.codec import Archive, pretrained
+
+    if model is not None:
+        return Archive(path, integer_model(model).to(device))
+    archive = Archive(path)
+    ours = pretrained()
+    if not archive.embeds_model and archive.fingerprint == ours.fingerprint:
+        archive.close()
+        return Archive(path, ours.to(device))
+    return archive
+
+
+def _add_decompress(commands: Commands) -> None:
+    parser = formatted(
+        commands,
+        "decompress",
+        "an archive into files",
+        "Writes all files of an archive: the same pixels and palettes, under the same names.",
+        "ddf decompress masks.ddf -o masks",
+    )
+    parser.add_argument("archive")
+    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to; it is made if need be")
+    add_model(parser, _NEEDED)
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    add_json(parser)
+    parser.set_defaults(run=_decompress)
+
+
+def _decompress(options: argparse.Namespace) -> int:
+    from ddf.codec import FileReader
+
+    start = time.monotonic()
+    with open_archive(options.archive, options.model, options.device) as archive:
+        reader = FileReader(archive)
+        written = reader.write_all(options.output, options.overwrite, processes=options.processes)
+        count = sum(1 for _ in progress(written, len(reader.names), "decompressing", "file"))
+    seconds = time.monotonic() - start
+    say(
+        options,
+        {"files": count, "folder": options.output, "seconds": seconds},
+        f"{options.output}: {count} files, {seconds:.1f} s",
+    )
+    return 0
+
+
+def _add_list(commands: Commands) -> None:
+    parser = formatted(
+        commands, "list", "what is in an archive", "Prints the names of all files of an archive.", "ddf list masks.ddf"
+    )
+    parser.add_argument("archive")
+    add_json(parser)
+    parser.set_defaults(run=_list)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ddf.codec import Archive
+    from ddf.codec.folders import FILES
+
+    with Archive(options.archive) as archive:
+        names = [name or f"{number:06}" for number, name in enumerate(archive.names) if not name.startswith(FILES)]
+    say(options, {"names": names}, *names)
+    return 0
+
+
+def _add_extract(commands: Commands) -> None:
+    parser = formatted(
+        commands,
+        "extract",
+        "some files of an archive",
+        "Writes the files of these names, without reading the others.",
+        "ddf extract masks.ddf street/0001.png -o .",
+    )
+    parser.add_argument("archive")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `ddf list` prints them")
+    parser.add_argument("-o", "--output", default=".", metavar="FOLDER", help="where to (default: here)")
+    add_model(parser, _NEEDED)
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    add_json(parser)
+    parser.set_defaults(run=_extract)
+
+
+def _extract(options: argparse.Namespace) -> int:
+    from ddf.codec import FileReader
+
+    with open_archive(options.archive, options.model) as archive:
+        reader = FileReader(archive)
+        places = {}
+        for name in options.names:
+            if name not in archive:
+                raise KeyError(f"{options.archive} holds no {name!r}; `ddf list {options.archive}` says what it holds")
+            places[name] = reader.place(name, options.output)
+            if places[name].exists() and not options.overwrite:
+                raise FileExistsError(f"{places[name]} is there already; --overwrite replaces it")
+        for name, place in places.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            reader.write(name, place)
+    say(options, {"files": [str(place) for place in places.values()]}, *(str(place) for place in places.values()))
+    return 0
+
+
+def _add_verify(commands: Commands) -> None:
+    parser = formatted(
+        commands,
+        "verify",
+        "whether an archive is whole",
+        "Decodes everything and compares it with its checksums.",
+        "ddf verify masks.ddf",
+    )
+    parser.add_argument("archive")
+    add_model(parser, _NEEDED)
+    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
+    add_json(parser)
+    parser.set_defaults(run=_verify)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    with open_archive(options.archive, options.model) as archive:
+        items = archive.items(processes=options.processes)
+        count = sum(1 for _ in progress(items, len(archive), "verifying", "array"))
+    say(options, {"arrays": count, "whole": True}, f"{options.archive} is whole: {count} arrays")
+    return 0
+
+
+def _add_recover(commands: Commands) -> None:
+    parser = formatted(
+        commands,
+        "recover",
+        "what is left of a damaged archive",
+        "Writes the files of a damaged archive that can still be read. The exit code is 1 if any are lost.",
+        "ddf recover damaged.ddf -o saved",
+    )
+    parser.add_argument("archive")
+    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to; it is made if need be")
+    add_model(parser, "the model the archive was made with, unless it holds it (default: the one that comes with ddf)")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    add_json(parser)
+    parser.set_defaults(run=_recover)
+
+
+def _recover(options: argparse.Namespace) -> int:
+    import io
+
+    from ddf.codec import Archive, ArchiveWriter, FileReader, recover
+
+    found = recover(options.archive, integer_model(options.model))
+    buffer = io.BytesIO()  # a whole archive of what is left
+    with ArchiveWriter(buffer, model=None, verify=False) as whole:
+        for name, array in found.arrays:
+            whole.add(array, name)
+    reader = FileReader(Archive(buffer.getvalue()))
+    written = list(reader.write_all(options.output, options.overwrite))
+    say(
+        options,
+        {"files": len(written), "lost": found.lost},
+        f"{options.output}: {len(written)} files",
+        *(f"lost: {line}" for line in found.lost),
+    )
+    return 1 if found.lost else 0

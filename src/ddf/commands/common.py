@@ -1,0 +1,122 @@
+"""What commands have in common."""
+
+__all__ = [
+    "Commands",
+    "UsageError",
+    "add_json",
+    "add_model",
+    "formatted",
+    "load_model",
+    "progress",
+    "say",
+    "size_of",
+    "thousands",
+]
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ddf.codec import IntegerFlow
+    from ddf.flow import Flow
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Commands = Any
+
+Item = TypeVar("Item")
+
+
+class UsageError(ValueError):
+    """A command line that makes no sense."""
+
+
+def formatted(commands: Commands, name: str, summary: str, description: str, *examples: str) -> argparse.ArgumentParser:
+    """The parser of a command, with examples at the end of its help."""
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The option for scripts."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_model(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option that names a model."""
+    parser.add_argument("--model", metavar="FILE", help=what)
+
+
+def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> None:
+    """Prints a result, as JSON or in words."""
+    if options.json:
+        print(json.dumps(result))
+    else:
+        print("\n".join(lines))
+
+
+def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "map") -> Iterator[Item]:
+    """Items with a bar on a terminal: how far, how fast, how long it takes yet."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from tqdm import tqdm
+
+    yield from tqdm(items, total=total, desc=what, unit=unit, leave=False)
+
+
+def load_model(path: str | None) -> "Flow | IntegerFlow":
+    """A model of any kind; the one that comes with ddf if none is named."""
+    import ddf
+
+    if path is None:
+        return ddf.codec.pretrained()
+    return ddf.load(path)
+
+
+def integer_model(path: str | None) -> "IntegerFlow":
+    """A model that can code."""
+    from ddf.codec import IntegerFlow
+
+    model = load_model(path)
+    if not isinstance(model, IntegerFlow):
+        raise ValueError(
+            f"{path} is a flow in floating point, which differs from machine to machine and cannot code; "
+            "`ddf train … --integer` makes a model that can"
+        )
+    return model
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """Height and width of `64x96`."""
+    try:
+        height, width = (int(part) for part in text.lower().replace("×", "x").split("x"))
+        if height < 1 or width < 1:
+            raise ValueError
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; say height x width, like 64x96") from error
+    return height, width
+
+
+def positive(text: str) -> int:
+    """A positive integer."""
+    try:
+        number = int(text)
+        if number < 1:
+            raise ValueError
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer") from error
+    return number
+
+
+def thousands(number: int) -> str:
+    """A number with commas."""
+    return f"{number:,}"

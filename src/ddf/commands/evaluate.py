@@ -1,0 +1,196 @@
+"""`ddf evaluate`."""
+
+__all__ = ["add", "read_samples"]
+
+import argparse
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddf.commands.common import Commands, add_json, formatted, load_model, positive, progress, say
+from ddf.commands.train import NAMED
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ddf.codec import IntegerFlow
+    from ddf.flow import Flow
+
+    Array = np.ndarray[Any, Any]
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = formatted(
+        commands,
+        "evaluate",
+        "the bits that data takes under a model",
+        "Scores data: bits per dimension with the standard error over samples, by layer and by class.",
+        "ddf evaluate run/model.safetensors masks",
+        "ddf evaluate run/model.safetensors masks --compare",
+        "ddf evaluate run/model.safetensors mnist --count 1000 --json",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("data", metavar="DATA", help=f"a path, or the test set of one of {', '.join(NAMED)}")
+    parser.add_argument("--compare", action="store_true", help="with PNG, xz and what else is installed")
+    parser.add_argument("--count", type=positive, metavar="N", help="the first so many samples")
+    parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
+    add_json(parser)
+    parser.set_defaults(run=_evaluate)
+
+
+def read_samples(model: "Flow | IntegerFlow", data: str, source: str | None = None) -> "list[Array]":
+    """Data as samples of a model's symbols, each with an axis of one sample; refuses what the model does not know."""
+    import numpy as np
+
+    if data in NAMED:
+        import torch
+
+        from ddf.experiments.runs import load_data
+
+        return [part[None] for part in torch.as_tensor(load_data(data, {data: source})["test"]).numpy()]
+    path = Path(data)
+    if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        import csv
+
+        from ddf.data.classes import Columns
+
+        if not isinstance(model.classes, Columns):
+            raise ValueError(f"{data} is a table, but the model is for maps")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.reader(file))[1:]
+        return [part[None] for part in np.asarray(model.classes.to_symbols(rows))]
+    from ddf.data import read_label_maps
+    from ddf.data.classes import Classes
+
+    maps = read_label_maps(data)
+    found = []
+    for name, part in zip(maps.names, maps.maps, strict=True):
+        values = maps.classes.to_values(part)
+        try:
+            symbols = model.classes.to_symbols(values) if isinstance(model.classes, Classes) else values
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}, which are {_brief(model)}") from error
+        found.append(symbols[None] if symbols.ndim + 1 > len(model.shape) else symbols[None, None])
+    return found
+
+
+def _brief(model: "Flow | IntegerFlow") -> str:
+    from ddf.data.classes import Classes
+
+    values = model.classes.values if isinstance(model.classes, Classes) else range(model.num_classes)
+    some = [str(value) for value in list(values)[:12]]
+    return ", ".join(some) + (" …" if len(some) < model.num_classes else "")
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    import numpy as np
+
+    from ddf.analysis import bits_of
+
+    model = load_model(options.model)
+    samples = read_samples(model, options.data, options.source)[: options.count]
+    k = model.num_classes
+    each, by_layer = [], dict[str, float]()
+    counts, bits_by_class = np.zeros(k), np.zeros(k)
+    for part in progress(samples, len(samples), "scoring", "sample"):
+        bits = bits_of(model, part)
+        each.append((bits.by_symbol.sum(), part.size))
+        for name, taken in bits.by_layer:
+            by_layer[name] = by_layer.get(name, 0.0) + taken
+        found, costs = bits.by_class(part, k)
+        counts += found
+        bits_by_class += costs
+    totals, sizes = np.array(each).T
+    mean = totals.sum() / sizes.sum()
+    # Of a ratio of sums, since samples may differ in size.
+    error = float(np.sqrt(((totals - mean * sizes) ** 2).sum()) / sizes.sum()) if len(each) > 1 else float("nan")
+    names = _class_names(model)
+    classes = [
+        {"class": names[i], "share": counts[i] / counts.sum(), "bits_per_symbol": bits_by_class[i] / counts[i]}
+        for i in range(k)
+        if counts[i]
+    ]
+    layers = [{"layer": name, "bits": taken, "share": taken / totals.sum()} for name, taken in by_layer.items()]
+    lines = [
+        f"{mean:.5f} ± {error:.5f} bits per dimension: {len(each)} samples, {int(sizes.sum())} symbols",
+        "",
+        "| coded by | bits per dimension | share |",
+        "|---|---|---|",
+        *(f"| {row['layer']} | {row['bits'] / sizes.sum():.5f} | {row['share']:.1%} |" for row in layers),
+        "",
+        "| class | of all symbols | bits per symbol |",
+        "|---|---|---|",
+        *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
+    ]
+    result: dict[str, Any] = {
+        "bits_per_dim": mean, "standard_error": error, "samples": len(each), "layers": layers, "classes": classes
+    }  # fmt: skip
+    if options.compare:
+        rivals = _compare(samples, int(sizes.sum()))
+        result["others"] = rivals
+        lines += ["", "| each map by itself, in real bytes | bits per dimension |", "|---|---|"]
+        lines += [f"| {name} | {bits:.5f} |" for name, bits in rivals.items()]
+    say(options, result, *lines)
+    return 0
+
+
+def _class_names(model: "Flow | IntegerFlow") -> list[str]:
+    from ddf.data.classes import Classes
+
+    if not isinstance(model.classes, Classes):
+        return [str(i) for i in range(model.num_classes)]
+    return [
+        f"{value} {name}".strip()
+        for value, name in zip(model.classes.values, model.classes.names or [""] * model.num_classes, strict=True)
+    ]
+
+
+def _compare(samples: "list[Array]", pixels: int) -> dict[str, float]:
+    """Bits per symbol of other codecs: those of the standard library and Pillow, and others that are installed."""
+    import lzma
+    import zlib
+
+    found: dict[str, Callable[[Array], bytes]] = {
+        "zlib": lambda part: zlib.compress(part.tobytes(), 9),
+        "xz": lambda part: lzma.compress(part.tobytes(), preset=9 | lzma.PRESET_EXTREME),
+    }
+    for name, library in (("zstd", "zstandard"), ("brotli", "brotli")):
+        try:
+            module = __import__(library)
+        except ImportError:
+            continue
+        if name == "zstd":
+            found["zstd 19"] = module.ZstdCompressor(level=19).compress
+        else:
+            found["brotli 11"] = lambda part, module=module: module.compress(part.tobytes(), quality=11)  # type: ignore[misc]
+    if all(part.ndim == 4 and part.shape[1] == 1 for part in samples):
+        found = {"PNG": lambda part: _picture(part, "PNG", optimize=True), **found}
+        found["WebP"] = lambda part: _picture(part, "WEBP", lossless=True, quality=100, method=6)
+        try:
+            import pillow_jxl  # noqa: F401
+
+            found["JPEG XL 7"] = lambda part: _picture(part, "JXL", lossless=True, effort=7)
+        except ImportError:
+            pass
+    import numpy as np
+
+    small = [np.ascontiguousarray(part.astype(np.uint8)) for part in samples]
+    return {name: 8 * sum(len(encode(part)) for part in small) / pixels for name, encode in found.items()}
+
+
+def _picture(part: "Array", kind: str, **settings: Any) -> bytes:
+    from PIL import Image
+
+    picture = Image.fromarray(part[0, 0])
+    if kind == "WEBP":
+        picture = picture.convert("RGB")
+    elif kind == "PNG":
+        bits = next(bits for bits in (1, 2, 4, 8) if part.max() < 1 << bits)
+        picture = Image.frombytes("P", picture.size, picture.tobytes())
+        picture.putpalette([value for value in range(1 << bits) for _ in range(3)])
+        settings["bits"] = bits
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **settings)
+    return buffer.getvalue()

@@ -1,0 +1,47 @@
+"""`ddf explain`."""
+
+__all__ = ["add"]
+
+import argparse
+from pathlib import Path
+
+from ddf.commands.common import Commands, add_json, formatted, load_model, say
+from ddf.commands.evaluate import read_samples
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = formatted(
+        commands,
+        "explain",
+        "what a model makes of a map, and where its bits go",
+        "Draws two pictures in one: the map after every layer, and the bits that each pixel takes.",
+        "ddf explain run/model.safetensors masks/0001.png -o out.png",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("image", metavar="IMAGE", help="a label map (PNG, TIFF, GIF, npy)")
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the picture, a PNG")
+    add_json(parser)
+    parser.set_defaults(run=_explain)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from ddf import viz
+    from ddf.analysis import bits_of, states_of
+    from ddf.data.classes import Classes
+
+    model = load_model(options.model)
+    samples = read_samples(model, options.image)
+    if len(samples[0].shape) != 4:
+        raise ValueError(f"{options.image} is no map")
+    x = samples[0][0]
+    bits = bits_of(model, samples[0]).by_symbol[0, 0]
+    classes = model.classes if isinstance(model.classes, Classes) else Classes.plain(model.num_classes)
+    viz.explanation(states_of(model, x), bits, viz.colors_of(classes), options.output)
+    say(
+        options,
+        {"file": str(options.output), "bits": float(bits.sum()), "bits_per_pixel": float(bits.mean())},
+        f"{options.output}: {bits.sum():.0f} bits, {bits.mean():.4f} per pixel; half of them in "
+        f"{viz.share_of_half(bits):.1%} of the pixels",
+    )
+    return 0

@@ -1,0 +1,136 @@
+"""`ddf inspect`."""
+
+__all__ = ["add"]
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddf.commands.common import Commands, add_json, formatted, say, thousands
+
+if TYPE_CHECKING:
+    from ddf.codec import IntegerFlow
+    from ddf.flow import Flow
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = formatted(
+        commands,
+        "inspect",
+        "what is in a model or an archive",
+        "Says what a file holds, in words.",
+        "ddf inspect run/model.safetensors",
+        "ddf inspect masks.ddf",
+    )
+    parser.add_argument("file", type=Path)
+    add_json(parser)
+    parser.set_defaults(run=_inspect)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    with options.file.open("rb") as file:
+        begin = file.read(4)
+    from ddf.codec.layout import MAGIC
+
+    return _inspect_archive(options) if begin == MAGIC[:4] else _inspect_model(options)
+
+
+def _inspect_model(options: argparse.Namespace) -> int:
+    import ddf
+    from ddf.codec import IntegerFlow
+
+    model = ddf.load(options.file)
+    integer = isinstance(model, IntegerFlow)
+    kind = "integer flow: codes the same on every machine" if integer else "flow in floating point"
+    parameters = _parameters(model)
+    shape = ["any" if side is None else side for side in model.shape]
+    about = model.about
+    lines = [
+        f"{options.file}: {kind}",
+        f"  {model.num_classes} classes, samples of {' × '.join(map(str, shape))}, {thousands(parameters)} parameters, "
+        f"{thousands(options.file.stat().st_size)} bytes",
+    ]
+    if about:
+        lines.append(
+            f"  {about.get('what', 'a model')}, trained on {about.get('trained_on', 'something')}: "
+            f"{about.get('figure')} {about.get('unit', 'bits')} on data it had not seen"
+        )
+    if isinstance(model, IntegerFlow):
+        lines.append(f"  fingerprint {model.fingerprint.hex()}")
+        layers = [repr(layer) for layer in model.layers]
+    else:
+        layers = [repr(layer) for layer in model.layer_list()]
+    lines += ["  layers, from the data on:", *(f"  {i:>4}  {layer}" for i, layer in enumerate(layers))]
+    values = getattr(model.classes, "values", None)
+    names = getattr(model.classes, "names", None) or ()
+    if values and len(values) <= 40 and not isinstance(values[0], tuple):
+        pairs = [f"{value} {names[i]}" if names else str(value) for i, value in enumerate(values)]
+        lines.append(f"  classes: {', '.join(pairs)}")
+    result: dict[str, Any] = {
+        "kind": "integer flow" if integer else "flow",
+        "classes": model.num_classes,
+        "shape": list(model.shape),
+        "parameters": parameters,
+        "layers": layers,
+        "about": about,
+    }
+    if isinstance(model, IntegerFlow):
+        result["fingerprint"] = model.fingerprint.hex()
+    say(options, result, *lines)
+    return 0
+
+
+def _parameters(model: "Flow | IntegerFlow") -> int:
+    from ddf.codec import IntegerFlow
+
+    modules = model.layers if isinstance(model, IntegerFlow) else model.parts()
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def _inspect_archive(options: argparse.Namespace) -> int:
+    from collections import Counter
+
+    from ddf.codec import Archive
+    from ddf.codec.blocks import DTYPES
+    from ddf.codec.folders import FILES
+
+    with Archive(options.file) as archive:
+        raw = 0
+        kinds: Counter[tuple[str, tuple[int, ...], str]] = Counter()
+        coded: Counter[tuple[str, tuple[int, ...], str]] = Counter()
+        for block in archive.blocks():
+            if block.names[0].startswith(FILES):
+                continue
+            kind = block.kind.method.name.lower(), block.kind.shape, DTYPES[block.kind.dtype].lstrip("|<")
+            kinds[kind] += len(block.names)
+            coded[kind] += len(block.payload)
+            raw += block.kind.size * len(block.names)
+        arrays = sum(kinds.values())
+        model = archive.fingerprint.hex() if any(archive.fingerprint) else None
+        size, inside = archive.size, archive.embeds_model
+    which = "made without a model" if model is None else f"model {model}, {'inside' if inside else 'not inside'}"
+    words = {"model": "by the model", "lzma": "by a general compressor", "raw": "as they are"}
+    lines = [
+        f"{options.file}: {arrays} arrays, {thousands(raw)} bytes of them in {thousands(size)} "
+        f"({raw / max(1, size):.1f} : 1); {which}",
+        "",
+        "| arrays | shape | dtype | coded | bytes |",
+        "|---|---|---|---|---|",
+    ]
+    some = kinds.most_common(20)
+    for (method, shape, dtype), count in some:
+        sides = " × ".join(map(str, shape)) or "one number"
+        lines.append(f"| {count} | {sides} | {dtype} | {words[method]} | {coded[method, shape, dtype]} |")
+    if len(kinds) > len(some):
+        lines.append(f"({len(kinds) - len(some)} other shapes)")
+    entries = [
+        {"method": method, "shape": list(shape), "dtype": dtype, "arrays": count, "bytes": coded[method, shape, dtype]}
+        for (method, shape, dtype), count in kinds.items()
+    ]
+    say(
+        options,
+        {"arrays": arrays, "raw_bytes": raw, "bytes": size, "model": model, "embedded": inside, "kinds": entries},
+        *lines,
+    )
+    return 0

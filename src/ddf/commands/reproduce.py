@@ -1,0 +1,103 @@
+"""`ddf reproduce`: the paper's table."""
+
+__all__ = ["add"]
+
+import argparse
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+
+from ddf.commands.common import Commands, UsageError, formatted
+
+_REPRODUCE = """\
+Runs the experiments of the paper's table 1, and writes a report of all finished runs. An interrupted command goes on
+where it was; finished runs are not repeated."""
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = formatted(
+        commands,
+        "reproduce",
+        "the paper's table",
+        _REPRODUCE,
+        "ddf reproduce eight-gaussians --seeds 3                     a few minutes on a CPU",
+        "ddf reproduce mnist mnist-split --model ddf                 downloads MNIST",
+        "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the whole table",
+        "ddf reproduce --report-only                                 the report of what is finished",
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: the paper's five)")
+    parser.add_argument("--model", choices=("df", "ddf", "both"), default="both", help="which model (default: both)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
+    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    parser.add_argument("--mnist", metavar="FOLDER", help="where MNIST's idx files are (default: downloaded)")
+    parser.add_argument("--cityscapes", metavar="PATH", help="the folder with gtFine, or a prepared npz file")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs)")
+    parser.add_argument("--report", type=Path, default=Path("report"), help="where the report goes (default: report)")
+    parser.add_argument(
+        "--public",
+        action="store_true",
+        help="a report to pass on: without pictures of data that may not be (Cityscapes)",
+    )
+    parser.add_argument("--report-only", action="store_true", help="train nothing")
+    parser.add_argument("--no-report", action="store_true", help="train only; the report needs matplotlib")
+    parser.set_defaults(run=_reproduce)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from ddf.experiments import EXPERIMENTS, ROWS, collect, run_experiment, write_report
+    from ddf.experiments.presets import MODELS, TABLE
+    from ddf.experiments.runs import is_finished, load_data
+
+    rows = options.rows or list(TABLE)
+    for row in rows:
+        if row not in ROWS:
+            raise UsageError(f"there is no row {row!r}; there are {', '.join(ROWS)}")
+    if options.seeds < 1:
+        raise UsageError(f"--seeds {options.seeds}, but it takes at least 1")
+    if options.report_only and options.no_report:
+        raise UsageError("--report-only and --no-report leave nothing to do")
+    models = list(MODELS) if options.model == "both" else [options.model]
+    chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
+    if not chosen:
+        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
+    if not options.no_report and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError(
+            "the report needs matplotlib: pip install 'discrete-denoising-flows[plot]', or say --no-report for now"
+        )
+    sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
+    # One seed of everything first: so an early end still shows every row.
+    planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
+    if options.report_only:
+        planned = []
+    for name in dict.fromkeys(
+        experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
+    ):
+        load_data(name, sources)  # what is missing is said before anything is trained
+    for seed, experiment in planned:
+        done = is_finished(experiment, seed, options.runs)
+        data = None if done else load_data(experiment.row.data, sources, seed)
+        result = run_experiment(experiment, seed, data, options.runs, options.device)
+        print(
+            f"{experiment.row.title}, {MODELS[experiment.model]}, seed {seed}: {result.test_bits:.4f} bits per "
+            f"dimension on the test set, {result.validation_bits:.4f} in validation, {result.train_seconds:.0f} s",
+            flush=True,
+        )
+    if options.no_report:
+        return 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = collect(options.runs)
+    for warning in caught:
+        print(f"ddf: {warning.message}", file=sys.stderr)
+    if not results:
+        raise ValueError(f"there is no finished run in {options.runs}")
+    data_sets = {}
+    for name in {ROWS[result.row].data for result in results} - ({"cityscapes"} if options.public else set()):
+        try:
+            data_sets[name] = load_data(name, sources)
+        except (OSError, ValueError):
+            print(f"ddf: {name} is not at hand, so the report shows samples without data", file=sys.stderr)
+    print(f"The report: {write_report(results, options.report, options.typed, data_sets)}")
+    return 0

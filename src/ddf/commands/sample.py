@@ -1,0 +1,71 @@
+"""`ddf sample`."""
+
+__all__ = ["add"]
+
+import argparse
+from pathlib import Path
+
+from ddf.commands.common import Commands, UsageError, add_json, formatted, load_model, positive, say, size_of
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = formatted(
+        commands,
+        "sample",
+        "samples of a model",
+        "Draws samples, as a picture in the colours of the data (.png), as an array (.npy), or as a table (.csv).",
+        "ddf sample run/model.safetensors -n 16 -o grid.png --size 128x192",
+        "ddf sample run/model.safetensors -n 1000 -o samples.npy --seed 1",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("-n", "--count", type=positive, default=16, metavar="N", help="how many (default: 16)")
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a .png, .npy or .csv file")
+    parser.add_argument("--size", type=size_of, metavar="HxW", help="for maps of any size (default: 128x128)")
+    parser.add_argument("--seed", type=int, default=0, help="others for another seed (default: 0)")
+    add_json(parser)
+    parser.set_defaults(run=_sample)
+
+
+def _sample(options: argparse.Namespace) -> int:
+    suffix = options.output.suffix.lower()
+    if suffix not in (".png", ".npy", ".csv"):
+        raise UsageError(f"-o {options.output}, but it must end in .png, .npy or .csv")
+    import numpy as np
+    import torch
+
+    from ddf import viz
+    from ddf.data.classes import Classes, Columns
+    from ddf.files import atomic_write
+
+    model = load_model(options.model)
+    size = options.size or ((128, 128) if None in model.shape else None)
+    if options.size and None not in model.shape:
+        raise UsageError(f"--size, but this model has a size of its own, {model.shape}")
+    found = model.sample(options.count, torch.Generator().manual_seed(options.seed), size=size).numpy()
+    classes = model.classes or Classes.plain(model.num_classes)
+    if suffix == ".csv":
+        if not isinstance(classes, Columns):
+            raise UsageError("a .csv file is for models of tables")
+        import csv
+
+        with atomic_write(options.output) as temporary, temporary.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(classes.names)
+            writer.writerows(classes.to_values(found))
+    elif suffix == ".npy":
+        values = found if isinstance(classes, Columns) else classes.to_values(found)
+        with atomic_write(options.output) as temporary, temporary.open("wb") as raw:
+            np.save(raw, values)
+    elif found.ndim == 4 and found.shape[1] == 1 and isinstance(classes, Classes):
+        viz.sheet(found[:, 0], viz.colors_of(classes), options.output)
+    elif found.ndim == 2 and found.shape[1] == 2:
+        viz.pair_histograms({f"{options.count} samples": torch.from_numpy(found)}, model.num_classes, options.output)
+    else:
+        raise UsageError(f"samples of shape {found.shape[1:]} make no picture; say -o samples.npy")
+    say(
+        options,
+        {"samples": len(found), "file": str(options.output)},
+        f"{options.output}: {len(found)} samples of {' × '.join(map(str, found.shape[1:]))}",
+    )
+    return 0

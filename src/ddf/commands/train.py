@@ -1,0 +1,177 @@
+"""`ddf train`."""
+
+__all__ = ["add"]
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddf.commands.common import Commands, UsageError, add_json, formatted, positive, say
+
+if TYPE_CHECKING:
+    from ddf.codec import IntegerFlow
+    from ddf.data import DataSet
+    from ddf.data.label_maps import LabelMaps
+    from ddf.flow import Flow
+    from ddf.spec import FlowSpec
+    from ddf.training import TrainingConfig
+
+NAMED = {"mnist": "mnist-split", "cityscapes": "cityscapes-split", "eight-gaussians": "eight-gaussians"}
+"""Data sets that are called by their names, and the experiment that says how to train on each."""
+
+
+def add(commands: Commands) -> None:
+    """Adds the command."""
+    parser = formatted(
+        commands,
+        "train",
+        "a model of your data",
+        "Trains a model. It is RUN/model.safetensors, and its figure is that of data it has not seen.\n"
+        "Interrupted, the same command goes on where it was.",
+        "ddf train masks -o run                      label maps: a folder of PNG, TIFF or npy files, or one npy or npz",
+        "ddf train masks -o run --preset best        smaller archives, slower",
+        "ddf train table.csv -o run                  a table of categorical columns",
+        "ddf train mnist -o run --device cuda        the paper's flow with split priors; downloads MNIST",
+        "ddf train cityscapes --source ~/cityscapes -o run",
+    )
+    parser.add_argument("data", metavar="DATA", help=f"a path, or one of {', '.join(NAMED)}")
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run")
+    parser.add_argument("--preset", choices=("fast", "best"), default="fast", help="for label maps (default: fast)")
+    parser.add_argument("--steps", type=positive, metavar="N", help="steps per net, for label maps (default: 4400)")
+    parser.add_argument("--epochs", type=positive, metavar="N", help="epochs per net, for other data")
+    parser.add_argument("--mirrored", action="store_true", help="mirrored label maps are as likely: train on both")
+    parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
+    parser.add_argument(
+        "--integer", action="store_true", help="for mnist and cityscapes: make a model that can compress"
+    )
+    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    parser.add_argument("--seed", type=int, default=0, help="where a random choice begins (default: 0)")
+    add_json(parser)
+    parser.set_defaults(run=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    if options.data in NAMED:
+        return _train_named(options)
+    path = Path(options.data)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}; DATA is a path, or one of {', '.join(NAMED)}")
+    if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        from ddf.data import read_table
+
+        return _train_table(options, read_table(path, seed=options.seed))
+    from ddf.data import read_label_maps
+
+    maps = read_label_maps(path)
+    for line in maps.skipped:
+        _note(options, f"left out: {line}")
+    if {part.ndim for part in maps.maps} == {1}:
+        return _train_table(options, maps.data_set(seed=options.seed))
+    return _train_codec(options, maps)
+
+
+def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
+    import numpy as np
+
+    from ddf.codec import train_codec
+    from ddf.data.label_maps import shares_of
+
+    if any(part.ndim != 2 for part in maps.maps):
+        raise ValueError(f"{maps.name}: `ddf train` takes maps of one channel; for others build a flow in Python")
+    shares = shares_of(len(maps.maps), 0.1, 0.1, options.seed, maps.name)
+    if maps.splits:
+        groups = np.array(maps.splits)
+        shares = {split: np.flatnonzero(groups == split) for split in ("train", "validation", "test")}
+    parts = {split: [maps.maps[i] for i in sorted(share)] for split, share in shares.items()}
+    parts["test"] = parts["test"] or parts["validation"]
+    _note(
+        options,
+        f"{maps.classes.num_classes} classes; {len(parts['train'])} maps to train on, {len(parts['validation'])} to "
+        f"validate, {len(parts['test'])} to test",
+    )
+    settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
+    model = train_codec(
+        [maps.classes.to_values(part) for part in parts["train"]],
+        options.preset,
+        [maps.classes.to_values(part) for part in parts["validation"]] or None,
+        maps.classes,
+        mirrored=options.mirrored,
+        run=options.output,
+        device=options.device,
+        **settings,
+    )
+    pixels = sum(part.size for part in parts["test"])
+    bits = sum(float(model.bits_per_dim(part[None, None])[0]) * part.size for part in parts["test"]) / pixels
+    return _finish(options, model, bits, "bits per pixel", f"{options.preset} codec")
+
+
+def _train_table(options: argparse.Namespace, data: "DataSet") -> int:
+    from ddf import architectures
+    from ddf.training import TrainingConfig
+
+    spec = architectures.vectors(data.num_classes, data.shape[0])
+    config = TrainingConfig(batch_size=256, max_epochs=options.epochs or 30, ema=0.99, cosine=True, seed=options.seed)
+    return _fit(options, spec, data, config, "flow for vectors")
+
+
+def _train_named(options: argparse.Namespace) -> int:
+    from ddf.experiments import EXPERIMENTS
+    from ddf.experiments.runs import load_data
+
+    experiment = EXPERIMENTS[NAMED[options.data], "ddf"]
+    if options.integer and options.data == "eight-gaussians":
+        raise UsageError("--integer is for mnist and cityscapes")
+    data = load_data(options.data, {options.data: options.source})
+    config = replace(experiment.config, seed=options.seed)
+    if options.epochs is not None:
+        draws = min(config.draws, options.epochs)
+        config = replace(config, max_epochs=options.epochs, patience=options.epochs, draws=draws)
+    return _fit(options, experiment.spec, data, config, "the paper's flow")
+
+
+def _fit(options: argparse.Namespace, spec: "FlowSpec", data: "DataSet", config: "TrainingConfig", what: str) -> int:
+    import torch
+
+    import ddf
+
+    flow = spec.build(seed=options.seed)
+    options.output.mkdir(parents=True, exist_ok=True)
+    ddf.fit(flow, data, config=config, run=options.output / "float", device=options.device)
+    test = torch.as_tensor(data["test"])
+    bits = float(flow.bits_per_dim(test, batch_size=500).mean())
+    model: Flow | IntegerFlow = flow
+    if options.integer:
+        short = replace(config, learning_rate=1e-4, max_epochs=max(1, config.max_epochs // 5), ema=None, draws=1)
+        short = replace(short, patience=short.max_epochs, precision="float32")
+        model = ddf.codec.export(flow, data, config=short, run=options.output / "integer", device=options.device)
+        bits = float(model.bits_per_dim(test).mean())
+    return _finish(options, model, bits, "bits per dimension", what)
+
+
+def _finish(options: argparse.Namespace, model: "Flow | IntegerFlow", bits: float, unit: str, what: str) -> int:
+    path = options.output / "model.safetensors"
+    model.about = {"what": what, "trained_on": Path(options.data).name, "figure": round(bits, 5), "unit": unit}
+    model.save(path)
+    say(
+        options,
+        {"model": str(path), "test_bits": bits, "unit": unit},
+        f"{path}: {bits:.4f} {unit} on data it has not seen",
+        *_next(options, model, path),
+    )
+    return 0
+
+
+def _next(options: argparse.Namespace, model: "Flow | IntegerFlow", path: Path) -> list[str]:
+    from ddf.codec import IntegerFlow
+
+    if not isinstance(model, IntegerFlow):
+        return [f"Next: ddf sample {path} -o samples.png"]
+    source = options.data if Path(options.data).exists() else "FOLDER"
+    return [f"Next: ddf compress {source} -o out.ddf --model {path} --embed"]
+
+
+def _note(options: argparse.Namespace, line: str) -> None:
+    import sys
+
+    print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
