@@ -567,11 +567,12 @@ def test_a_shared_block_without_contents_is_no_obstacle(tmp_path: Path) -> None:
     arrays = [np.full(40, i) for i in range(9)]
     data = write(tmp_path / "a.ddf", None, arrays, maps_per_block=3)
     blocks = list(Archive(data).blocks())
-    record = blocks[1].to_bytes(0)  # what was read holds its number already
-    place = data.index(record)
-    head = write_varint(len(record) << 2)
-    assert data[place - len(head) : place] == head
-    damaged = data[: place - len(head)] + write_varint(0) + data[place + len(record) :]
+    end = data.index(blocks[1].payload) + len(blocks[1].payload)
+    length = 1 + 3 * len(b"\5map 0") + 4 + len(blocks[1].payload)  # how many, their names, the checksum, the code
+    head = write_varint(length << 2)
+    start = end - length - len(head)
+    assert data[start:].startswith(head)
+    damaged = data[:start] + write_varint(0) + data[end:]
     found = recover(damaged)
     assert [int(array[0]) for _, array in found.arrays] == [0, 1, 2, 6, 7, 8]
     assert found.lost
