@@ -91,7 +91,7 @@ def main() -> None:
             pass
         try:
             saved = recover(spoilt, model).arrays
-        except WrongModelError:
+        except (DamagedArchiveError, WrongModelError):  # there is nothing to recognise it by
             saved = []
         recovered += len(saved)
         for name, array in (*found, *saved):

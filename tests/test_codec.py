@@ -408,6 +408,12 @@ def test_archives_can_be_added_to(tmp_path: Path, model: IntegerFlow, maps: list
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf"]
 
 
+def test_truths_may_be_any_bytes(tmp_path: Path) -> None:
+    truths = np.array([0, 255, 1, 7], dtype=np.uint8).view(np.bool_)  # as Pillow has them
+    write(tmp_path / "a.ddf", None, [truths])
+    assert Archive(tmp_path / "a.ddf")[0].tolist() == [False, True, True, True]
+
+
 def test_existing_files_are_not_replaced_unasked(tmp_path: Path) -> None:
     write(tmp_path / "a.ddf", None, [np.arange(3)])
     with pytest.raises(FileExistsError, match="overwrite=True replaces it, append=True adds to it"):

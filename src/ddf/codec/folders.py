@@ -175,7 +175,7 @@ class FileReader:
         if not overwrite:
             for place in places.values():
                 if place.exists():
-                    raise FileExistsError(f"{place} is there already; say so if it is to be replaced")
+                    raise FileExistsError(f"{place} is there already; --force (overwrite=True) replaces it")
         for number, (name, array) in enumerate(self.archive.items(batch_size, processes)):
             if not name.startswith(FILES):
                 place = places[name or f"{number:06}"]

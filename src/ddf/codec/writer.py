@@ -181,6 +181,8 @@ class ArchiveWriter:
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError("a masked array would lose its mask; fill it first, or add its data and its mask")
         array = np.array(array)
+        if array.dtype == np.bool_:
+            array = array.view(np.uint8) != 0  # whatever bytes its truths are
         if not isinstance(name, str):
             raise TypeError(f"the name of an array is a text, not {name!r}")
         try:

@@ -55,7 +55,7 @@ def _add_compress(commands: Commands) -> None:
     add_model(parser, "a model made by `ddf train` (default: the one that comes with ddf)")
     parser.add_argument("--embed", action="store_true", help="put the model into the archive")
     parser.add_argument("--append", action="store_true", help="add to an archive that is there")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument(
         "--per-block", type=positive, default=1, metavar="N", help="maps of one size that share a block (default: 1)"
     )
@@ -69,11 +69,11 @@ def _add_compress(commands: Commands) -> None:
 def _compress(options: argparse.Namespace) -> int:
     from ddf.codec import ArchiveWriter, FileWriter, files_in
 
-    if options.append and options.overwrite:
-        raise UsageError("--append adds to a file and --overwrite replaces it: one or the other")
+    if options.append and options.force:
+        raise UsageError("--append adds to a file and --force replaces it: one or the other")
     target = Path(options.output)
-    if target.exists() and not (options.append or options.overwrite):
-        raise FileExistsError(f"{target} is there already; --overwrite replaces it, --append adds to it")
+    if target.exists() and not (options.append or options.force):
+        raise FileExistsError(f"{target} is there already; --force replaces it, --append adds to it")
     files = [(name, path) for name, path in files_in(options.inputs) if path.resolve() != target.resolve()]
     if not files:
         raise ValueError(f"there are no files in {', '.join(options.inputs)}")
@@ -87,7 +87,7 @@ def _compress(options: argparse.Namespace) -> int:
         maps_per_block=options.per_block,
         verify=not options.no_verify,
         append=options.append,
-        overwrite=options.overwrite,
+        overwrite=options.force,
         processes=options.processes,
     ) as archive:
         writer = FileWriter(archive)
@@ -124,10 +124,11 @@ def open_archive(path: str, model: str | None, device: str = "cpu") -> "Archive"
     if model is not None:
         return Archive(path, integer_model(model).to(device))
     archive = Archive(path)
-    ours = pretrained()
-    if not archive.embeds_model and archive.fingerprint == ours.fingerprint:
-        archive.close()
-        return Archive(path, ours.to(device))
+    if not archive.embeds_model and any(archive.fingerprint):
+        ours = pretrained()
+        if archive.fingerprint == ours.fingerprint:
+            archive.close()
+            return Archive(path, ours.to(device))
     return archive
 
 
@@ -142,7 +143,7 @@ def _add_decompress(commands: Commands) -> None:
     parser.add_argument("archive")
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to; it is made if need be")
     add_model(parser, _NEEDED)
-    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--force", action="store_true", help="replace files that are there")
     parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     add_json(parser)
@@ -155,7 +156,7 @@ def _decompress(options: argparse.Namespace) -> int:
     start = time.monotonic()
     with open_archive(options.archive, options.model, options.device) as archive:
         reader = FileReader(archive)
-        written = reader.write_all(options.output, options.overwrite, processes=options.processes)
+        written = reader.write_all(options.output, options.force, processes=options.processes)
         count = sum(1 for _ in progress(written, len(reader.names), "decompressing", "file"))
     seconds = time.monotonic() - start
     say(
@@ -197,7 +198,7 @@ def _add_extract(commands: Commands) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="names as `ddf list` prints them")
     parser.add_argument("-o", "--output", default=".", metavar="FOLDER", help="where to (default: here)")
     add_model(parser, _NEEDED)
-    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--force", action="store_true", help="replace files that are there")
     add_json(parser)
     parser.set_defaults(run=_extract)
 
@@ -212,8 +213,8 @@ def _extract(options: argparse.Namespace) -> int:
             if name not in archive:
                 raise KeyError(f"{options.archive} holds no {name!r}; `ddf list {options.archive}` says what it holds")
             places[name] = reader.place(name, options.output)
-            if places[name].exists() and not options.overwrite:
-                raise FileExistsError(f"{places[name]} is there already; --overwrite replaces it")
+            if places[name].exists() and not options.force:
+                raise FileExistsError(f"{places[name]} is there already; --force replaces it")
         for name, place in places.items():
             place.parent.mkdir(parents=True, exist_ok=True)
             reader.write(name, place)
@@ -255,7 +256,7 @@ def _add_recover(commands: Commands) -> None:
     parser.add_argument("archive")
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to; it is made if need be")
     add_model(parser, "the model the archive was made with, unless it holds it (default: the one that comes with ddf)")
-    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--force", action="store_true", help="replace files that are there")
     add_json(parser)
     parser.set_defaults(run=_recover)
 
@@ -271,7 +272,7 @@ def _recover(options: argparse.Namespace) -> int:
         for name, array in found.arrays:
             whole.add(array, name)
     reader = FileReader(Archive(buffer.getvalue()))
-    written = list(reader.write_all(options.output, options.overwrite))
+    written = list(reader.write_all(options.output, options.force))
     say(
         options,
         {"files": len(written), "lost": found.lost},

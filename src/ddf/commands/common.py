@@ -3,10 +3,14 @@
 __all__ = [
     "Commands",
     "UsageError",
+    "add_force",
     "add_json",
     "add_model",
+    "check_output",
     "formatted",
+    "integer_model",
     "load_model",
+    "positive",
     "progress",
     "say",
     "size_of",
@@ -17,6 +21,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -53,6 +58,22 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_model(parser: argparse.ArgumentParser, what: str) -> None:
     """The option that names a model."""
     parser.add_argument("--model", metavar="FILE", help=what)
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """The option to replace what is there."""
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+
+
+def check_output(options: argparse.Namespace) -> None:
+    """Refuses to replace a file unasked, before any work is done."""
+    path = Path(options.output)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name the file to write")
+    if path.exists() and not options.force:
+        raise FileExistsError(f"{path} is there already; --force replaces it")
+    if not path.resolve().parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> None:

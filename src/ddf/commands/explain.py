@@ -5,7 +5,7 @@ __all__ = ["add"]
 import argparse
 from pathlib import Path
 
-from ddf.commands.common import Commands, add_json, formatted, load_model, say
+from ddf.commands.common import Commands, add_force, add_json, check_output, formatted, load_model, say
 from ddf.commands.evaluate import read_samples
 
 
@@ -21,6 +21,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("image", metavar="IMAGE", help="a label map (PNG, TIFF, GIF, npy)")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the picture, a PNG")
+    add_force(parser)
     add_json(parser)
     parser.set_defaults(run=_explain)
 
@@ -30,6 +31,7 @@ def _explain(options: argparse.Namespace) -> int:
     from ddf.analysis import bits_of, states_of
     from ddf.data.classes import Classes
 
+    check_output(options)
     model = load_model(options.model)
     samples = read_samples(model, options.image)
     if len(samples[0].shape) != 4:

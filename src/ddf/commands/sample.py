@@ -5,7 +5,18 @@ __all__ = ["add"]
 import argparse
 from pathlib import Path
 
-from ddf.commands.common import Commands, UsageError, add_json, formatted, load_model, positive, say, size_of
+from ddf.commands.common import (
+    Commands,
+    UsageError,
+    add_force,
+    add_json,
+    check_output,
+    formatted,
+    load_model,
+    positive,
+    say,
+    size_of,
+)
 
 
 def add(commands: Commands) -> None:
@@ -23,6 +34,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a .png, .npy or .csv file")
     parser.add_argument("--size", type=size_of, metavar="HxW", help="for maps of any size (default: 128x128)")
     parser.add_argument("--seed", type=int, default=0, help="others for another seed (default: 0)")
+    add_force(parser)
     add_json(parser)
     parser.set_defaults(run=_sample)
 
@@ -31,6 +43,7 @@ def _sample(options: argparse.Namespace) -> int:
     suffix = options.output.suffix.lower()
     if suffix not in (".png", ".npy", ".csv"):
         raise UsageError(f"-o {options.output}, but it must end in .png, .npy or .csv")
+    check_output(options)
     import numpy as np
     import torch
 

@@ -111,7 +111,9 @@ def _train_table(options: argparse.Namespace, data: "DataSet") -> int:
     from ddf.training import TrainingConfig
 
     spec = architectures.vectors(data.num_classes, data.shape[0])
-    config = TrainingConfig(batch_size=256, max_epochs=options.epochs or 30, ema=0.99, cosine=True, seed=options.seed)
+    batch_size = max(16, min(256, len(data["train"]) // 20))
+    epochs = options.epochs or 30
+    config = TrainingConfig(batch_size=batch_size, max_epochs=epochs, ema=0.99, cosine=True, seed=options.seed)
     return _fit(options, spec, data, config, "flow for vectors")
 
 

@@ -1,0 +1,342 @@
+"""Every command through the real executable: good use, bad use, interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ddf.codec import Archive, ArchiveWriter
+from ddf.data.drawn import SCENE_CLASSES, draw_scenes
+
+DDF = [sys.executable, "-m", "ddf.cli"]
+PALETTE = [value for color in SCENE_CLASSES.colors for value in color]
+
+
+def ddf(*arguments: object, code: int = 0, cwd: Path | None = None) -> str:
+    """Runs a command and returns what it prints, errors included."""
+    done = subprocess.run(
+        [*DDF, *map(str, arguments)], capture_output=True, text=True, check=False, cwd=cwd, timeout=300
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    if code == 0 and "--json" in arguments:
+        return done.stdout
+    return done.stdout + done.stderr
+
+
+def as_json(*arguments: object) -> dict:
+    return json.loads(ddf(*arguments, "--json"))
+
+
+def save_scene(scene: np.ndarray, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.frombytes("P", scene.shape[::-1], scene.tobytes())
+    image.putpalette(PALETTE)
+    image.save(path)
+
+
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of label maps, with names as people give them."""
+    folder = tmp_path_factory.mktemp("data") / "Straßen maps"
+    for i, scene in enumerate(draw_scenes(14, seed=5, sizes=(40, 64))):
+        save_scene(scene, folder / ("früh am Tag" if i % 2 else "spät") / f"scene {i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(masks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "ein Lauf"
+    said = ddf("train", masks, "-o", run, "--steps", 90, "--device", "cpu")
+    assert "5 classes; 12 maps to train on, 1 to validate, 1 to test" in said
+    assert "bits per pixel on data it has not seen" in said
+    again = as_json("train", masks, "-o", run, "--steps", 90, "--device", "cpu")  # it is finished
+    assert f"{again['test_bits']:.4f} bits per pixel" in said
+    return run / "model.safetensors"
+
+
+def same_image(one: Path, two: Path) -> bool:
+    with Image.open(one) as first, Image.open(two) as second:
+        return (
+            first.mode == second.mode
+            and first.getpalette() == second.getpalette()
+            and first.info.get("transparency") == second.info.get("transparency")
+            and np.array_equal(np.asarray(first), np.asarray(second))
+        )
+
+
+# ---- Help ------------------------------------------------------------------------------------------------------------
+
+
+def test_help_is_there_for_all_and_needs_no_torch() -> None:
+    script = """
+import sys
+from ddf.cli import make_parser
+parser = make_parser()
+for name, command in parser._subparsers._group_actions[0].choices.items():
+    assert "examples:" in command.format_help(), name
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+print(*parser._subparsers._group_actions[0].choices)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    wanted = "demo train evaluate sample compress decompress list extract verify recover inspect explain reproduce"
+    assert set(wanted.split()) <= set(said.split())
+    assert "ddf train masks -o run" in ddf("--help")
+    assert ddf("--version").startswith("ddf 0.")
+
+
+def test_completion() -> None:
+    script = ddf("completion", "bash") + '\nCOMP_WORDS=(ddf dec); COMP_CWORD=1; _ddf; echo "${COMPREPLY[@]}"'
+    script += '\nCOMP_WORDS=(ddf list --j); COMP_CWORD=2; _ddf; echo "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["decompress", "--json"]
+
+
+# ---- Archives --------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_goes_in_and_comes_out(tmp_path: Path, masks: Path, model: Path) -> None:
+    archive = tmp_path / "all of it.ddf"
+    made = as_json("compress", masks, "-o", archive, "--model", model, "--embed")
+    assert made["files"] == 14
+    assert made["bytes_after"] == archive.stat().st_size
+    names = as_json("list", archive)["names"]
+    assert names == sorted(file.relative_to(masks).as_posix() for file in masks.rglob("*.png"))
+    assert as_json("decompress", archive, "-o", tmp_path / "out")["files"] == 14
+    for name in names:
+        assert same_image(masks / name, tmp_path / "out" / name)
+    assert as_json("verify", archive) == {"arrays": 15, "whole": True}
+    ddf("extract", archive, names[3], "-o", tmp_path / "one")
+    assert same_image(masks / names[3], tmp_path / "one" / names[3])
+    inspected = as_json("inspect", archive)
+    assert inspected["arrays"] == 14
+    assert inspected["embedded"]
+    assert "model" in {kind["method"] for kind in inspected["kinds"]}
+    assert "14 arrays" in ddf("inspect", archive)
+
+
+def test_files_of_all_kinds_come_back(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    (source / "deep" / "er").mkdir(parents=True)
+    scene = draw_scenes(1, seed=2, sizes=(40, 60))[0]
+    save_scene(scene, source / "palette.png")
+    with Image.open(source / "palette.png") as image:
+        image.save(source / "deep" / "clear.png", transparency=bytes([255, 0, 9]))
+    Image.fromarray((scene > 2).astype(np.uint8) * 255).save(source / "mask.png")
+    Image.fromarray(scene > 1).save(source / "bits.png")
+    Image.fromarray(scene.astype(np.uint16) * 3000).save(source / "deep" / "er" / "wide.png")
+    Image.fromarray(scene).save(source / "map.tif")
+    Image.fromarray(np.stack([scene] * 3, axis=-1) * 40).convert("RGB").save(source / "photo.png")
+    np.save(source / "array.npy", scene.astype(">i4").T)
+    np.save(source / "floats.npy", np.linspace(0, 1, 7))
+    (source / "notes.txt").write_text("what is what")
+    (source / "empty").touch()
+    (source / ".hidden").touch()
+    archive = tmp_path / "a.ddf"
+    ddf("compress", source, "-o", archive)
+    ddf("decompress", archive, "-o", tmp_path / "out")
+    images = ["palette.png", "deep/clear.png", "mask.png", "bits.png", "deep/er/wide.png", "map.tif"]
+    for name in images:
+        assert same_image(source / name, tmp_path / "out" / name), name
+    for name in ("photo.png", "floats.npy", "notes.txt", "empty"):
+        assert (source / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    assert np.array_equal(np.load(tmp_path / "out" / "array.npy"), scene.T)
+    assert not (tmp_path / "out" / ".hidden").exists()
+    by_model = [kind for kind in as_json("inspect", archive)["kinds"] if kind["method"] == "model"]
+    assert sum(kind["arrays"] for kind in by_model) == len(images) + 1  # whatever their labels, and the array
+
+
+def test_adding_and_not_replacing(tmp_path: Path, masks: Path, model: Path) -> None:
+    archive = tmp_path / "a.ddf"
+    some = sorted((masks / "spät").iterdir())
+    ddf("compress", some[0], "-o", archive, "--model", model)
+    before = archive.read_bytes()
+    assert "--force replaces it" in ddf("compress", some[1], "-o", archive, "--model", model, code=1)
+    assert archive.read_bytes() == before
+    ddf("compress", some[1], "-o", archive, "--model", model, "--append")
+    assert as_json("list", archive)["names"] == [some[0].name, some[1].name]
+    ddf("decompress", archive, "-o", tmp_path / "out", "--model", model)
+    for file in some[:2]:
+        assert same_image(file, tmp_path / "out" / file.name)
+    assert "--force" in ddf("decompress", archive, "-o", tmp_path / "out", "--model", model, code=1)
+    ddf("decompress", archive, "-o", tmp_path / "out", "--model", model, "--force", "--processes", 2)
+    ddf("compress", some[2], "-o", archive, "--model", model, "--force", "--processes", 2, "--no-verify")
+    assert as_json("list", archive)["names"] == [some[2].name]
+
+
+def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
+    archive = tmp_path / "a.ddf"
+    ddf("compress", masks, "-o", archive, "--model", model, "--embed")
+    with Archive(archive) as whole:
+        block = [block for block in whole.blocks() if block.kind.method.name == "MODEL"][1]
+    data = bytearray(archive.read_bytes())
+    data[data.index(block.payload) + 3] ^= 1
+    damaged = tmp_path / "damaged.ddf"
+    damaged.write_bytes(data)
+    assert "is damaged" in ddf("verify", damaged, code=1)
+    assert "is damaged" in ddf("decompress", damaged, "-o", tmp_path / "out", code=1)
+    said = ddf("recover", damaged, "-o", tmp_path / "saved", code=1)
+    assert "13 files" in said
+    assert "lost: " in said
+    saved = [file for file in (tmp_path / "saved").rglob("*.png")]
+    assert len(saved) == 13
+    assert all(same_image(file, masks / file.relative_to(tmp_path / "saved")) for file in saved)
+    damaged.write_bytes(data[:40])
+    assert "damaged" in ddf("list", damaged, code=1)
+    assert ddf("recover", archive, "-o", tmp_path / "whole").startswith(f"{tmp_path / 'whole'}: 14 files")
+
+
+def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
+    assert "there is no" in ddf("compress", tmp_path / "nothing", "-o", tmp_path / "a.ddf", "--model", model, code=1)
+    (tmp_path / "empty folder").mkdir()
+    assert "no files" in ddf("compress", tmp_path / "empty folder", "-o", tmp_path / "a.ddf", "--model", model, code=1)
+    assert "required: -o" in ddf("compress", masks, code=2)
+    assert "one or the other" in ddf(
+        "compress", masks, "-o", tmp_path / "a.ddf", "--append", "--force", "--model", model, code=2
+    )
+    assert "no positive integer" in ddf("compress", masks, "-o", tmp_path / "a.ddf", "--processes", 0, code=2)
+    ddf("compress", masks, "-o", tmp_path / "a.ddf", "--model", model)
+    assert "it needs the model" in ddf("verify", tmp_path / "a.ddf", code=1)
+    assert "`ddf list" in ddf("extract", tmp_path / "a.ddf", "no such", "--model", model, code=1)
+    assert "no ddf archive" in ddf("list", next(masks.rglob("*.png")), code=1)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf", "empty folder"]
+
+
+def test_nothing_is_written_outside(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path / "bad.ddf", None) as archive:
+        archive.add(np.arange(3), "../outside")
+    assert "outside of" in ddf("decompress", tmp_path / "bad.ddf", "-o", tmp_path / "out", code=1)
+    assert "outside of" in ddf("extract", tmp_path / "bad.ddf", "../outside", "-o", tmp_path / "out", code=1)
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.ddf"]
+
+
+def test_the_model_that_comes_with_it(tmp_path: Path) -> None:
+    masks = tmp_path / "masks"
+    for i, scene in enumerate(draw_scenes(6, seed=3)):
+        save_scene(scene, masks / f"{i}.png")
+    made = as_json("compress", masks, "-o", tmp_path / "a.ddf")
+    assert made["bytes_after"] < 0.5 * made["bytes_before"]
+    ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "out")
+    for i in range(6):
+        assert same_image(masks / f"{i}.png", tmp_path / "out" / f"{i}.png")
+
+
+# ---- Models ----------------------------------------------------------------------------------------------------------
+
+
+def test_evaluating(masks: Path, model: Path) -> None:
+    found = as_json("evaluate", model, masks, "--compare")
+    assert found["samples"] == 14
+    assert 0 < found["standard_error"] < found["bits_per_dim"] < 2
+    assert sum(layer["share"] for layer in found["layers"]) == pytest.approx(1)
+    assert [row["class"] for row in found["classes"]] == ["0", "1", "2", "3", "4"]
+    mean = sum(row["share"] * row["bits_per_symbol"] for row in found["classes"])
+    assert mean == pytest.approx(found["bits_per_dim"])
+    assert {"PNG", "xz"} <= set(found["others"])
+    assert "bits per dimension: 14 samples" in ddf("evaluate", model, masks)
+
+
+def test_samples_and_explanations(tmp_path: Path, masks: Path, model: Path) -> None:
+    ddf("sample", model, "-n", 3, "-o", tmp_path / "a.npy", "--size", "20x31", "--seed", 4)
+    ddf("sample", model, "-n", 3, "-o", tmp_path / "b.npy", "--size", "20x31", "--seed", 4)
+    first = np.load(tmp_path / "a.npy")
+    assert first.shape == (3, 1, 20, 31)
+    assert np.array_equal(first, np.load(tmp_path / "b.npy"))
+    assert "is there already" in ddf("sample", model, "-o", tmp_path / "a.npy", code=1)
+    ddf("sample", model, "-n", 3, "-o", tmp_path / "a.png", "--size", "20x31", "--seed", 4)
+    with Image.open(tmp_path / "a.png") as image:
+        colors = {color for _, color in image.convert("RGB").getcolors(1 << 20)}
+    assert colors <= {*SCENE_CLASSES.colors, (255, 255, 255)}
+    found = as_json("explain", model, next(masks.rglob("*.png")), "-o", tmp_path / "e.png")
+    assert found["bits"] > 0
+    with Image.open(tmp_path / "e.png") as image:
+        assert min(image.size) > 500
+    assert "is no size" in ddf("sample", model, "-o", tmp_path / "c.png", "--size", "7", code=2)
+    assert "must end in" in ddf("sample", model, "-o", tmp_path / "c.jpg", code=2)
+    assert as_json("inspect", model)["about"]["unit"] == "bits per pixel"
+    assert "fingerprint" in ddf("inspect", model)
+    assert not (tmp_path / "c.png").exists()
+
+
+def test_tables(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    colors = generator.integers(0, 3, 400)
+    rows = [f"{'rgb'[i]},{'abc'[i]},{'xy'[j]}" for i, j in zip(colors, generator.integers(0, 2, 400), strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["color,copy,coin", *rows]))
+    found = as_json("train", tmp_path / "table.csv", "-o", tmp_path / "run", "--epochs", 15, "--device", "cpu")
+    best = (np.log2(3) + 1) / 3
+    assert best - 0.15 < found["test_bits"] < best + 0.25  # the second column says nothing new
+    ddf("sample", found["model"], "-n", 50, "-o", tmp_path / "drawn.csv")
+    drawn = [line.split(",") for line in (tmp_path / "drawn.csv").read_text().splitlines()]
+    assert drawn[0] == ["color", "copy", "coin"]
+    assert sum("rgb".index(row[0]) == "abc".index(row[1]) for row in drawn[1:]) >= 45
+    assert as_json("evaluate", found["model"], tmp_path / "table.csv")["bits_per_dim"] < best + 0.25
+
+
+def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
+    assert "there is no" in ddf("train", tmp_path / "nothing", "-o", tmp_path / "run", code=1)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("no map")
+    assert "holds no label map" in ddf("train", tmp_path / "texts", "-o", tmp_path / "run", code=1)
+    assert "invalid choice" in ddf("train", masks, "-o", tmp_path / "run", "--preset", "quick", code=2)
+    Image.fromarray(np.full((40, 40), 9, dtype=np.uint8)).save(tmp_path / "other.png")
+    assert "the value 9 is none of the 5 known classes" in ddf("evaluate", model, tmp_path / "other.png", code=1)
+    (tmp_path / "broken").write_bytes(b"no model")
+    for command in (("inspect",), ("sample", "-o", tmp_path / "s.png"), ("evaluate", masks)):
+        ddf(command[0], tmp_path / "broken", *command[1:], code=1)
+    assert "No such file" in ddf("inspect", tmp_path / "nothing", code=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_interrupted_training_goes_on(tmp_path: Path, masks: Path) -> None:
+    command = ["train", masks, "-o", tmp_path / "run", "--steps", 40, "--device", "cpu"]
+    process = subprocess.Popen(
+        [*DDF, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}
+    )
+    parts = tmp_path / "run" / "float" / "parts"
+    while process.poll() is None and not (parts.is_dir() and len(list(parts.iterdir())) >= 2):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    done = {file.name: file.stat().st_mtime_ns for file in parts.iterdir()}
+    assert not list((tmp_path / "run").rglob("*.part"))
+    ddf(*command)
+    assert all((parts / name).stat().st_mtime_ns == when for name, when in done.items())
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_an_interrupted_compression_leaves_nothing(tmp_path: Path, masks: Path, model: Path) -> None:
+    many = tmp_path / "many"
+    for i in range(40):
+        for file in masks.rglob("*.png"):
+            (many / str(i)).mkdir(parents=True, exist_ok=True)
+            (many / str(i) / file.name).write_bytes(file.read_bytes())
+    command = ["compress", many, "-o", tmp_path / "a.ddf", "--model", model]
+    process = subprocess.Popen([*DDF, *map(str, command)], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not any(
+        file.stat().st_size > 1000 for file in tmp_path.glob(".ddf-*.part") if file.exists()
+    ):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert [file.name for file in tmp_path.iterdir()] == ["many"]
+
+
+def test_output_to_a_pipe(tmp_path: Path, masks: Path, model: Path) -> None:
+    ddf("compress", masks, "-o", tmp_path / "a.ddf", "--model", model)
+    script = f"'{sys.executable}' -m ddf.cli list '{tmp_path / 'a.ddf'}' | head -n 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(".png\n")
+    assert done.stderr == ""
