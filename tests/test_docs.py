@@ -1,0 +1,73 @@
+"""The documentation: its commands work word for word, its links lead somewhere, its pages can be built."""
+
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ddf.data.drawn import SCENE_CLASSES, draw_scenes
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http://", "https://", "#")):
+            assert (page.parent / target.split("#")[0]).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 250
+
+
+def test_the_pages_can_be_built(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path], check=True, cwd=ROOT
+    )
+    assert "ArchiveWriter" in (tmp_path / "api" / "index.html").read_text()
+
+
+def test_the_tutorial_on_masks_word_for_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pillow_jxl  # noqa: F401
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    scenes = draw_scenes(40, seed=11)
+    palette = [value for color in SCENE_CLASSES.colors for value in color]
+    png = jxl = 0
+    for i, scene in enumerate(scenes):
+        image = Image.frombytes("P", scene.shape[::-1], scene.tobytes())
+        image.putpalette(palette)
+        place = tmp_path / "masks" / f"street {i % 3}" / f"{i}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        image.save(place, optimize=True)
+        png += place.stat().st_size
+        buffer = io.BytesIO()
+        Image.fromarray(scene).save(buffer, "JXL", lossless=True, effort=9)
+        jxl += len(buffer.getvalue())
+    text = (ROOT / "docs" / "masks.md").read_text()
+    for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL):
+        done = subprocess.run(["bash", "-euc", block], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, block + done.stdout + done.stderr
+    archive = (tmp_path / "masks.ddf").stat().st_size
+    assert archive < jxl < png
+    for file in (tmp_path / "masks").rglob("*.png"):
+        with Image.open(file) as one, Image.open(tmp_path / "again" / file.relative_to(tmp_path / "masks")) as two:
+            assert np.array_equal(np.asarray(one), np.asarray(two))
+            assert one.getpalette() == two.getpalette()
+    assert len(list((tmp_path / "one").rglob("*.png"))) == 1
+    assert (tmp_path / "explained.png").exists()
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(doctest.DocTestParser().get_doctest(block, {}, "masks.md", None, 0))
+    assert runner.summarize().failed == 0
