@@ -185,7 +185,7 @@ def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
     said = ddf("recover", damaged, "-o", tmp_path / "saved", code=1)
     assert "13 files" in said
     assert "lost: " in said
-    saved = [file for file in (tmp_path / "saved").rglob("*.png")]
+    saved = list((tmp_path / "saved").rglob("*.png"))
     assert len(saved) == 13
     assert all(same_image(file, masks / file.relative_to(tmp_path / "saved")) for file in saved)
     damaged.write_bytes(data[:40])

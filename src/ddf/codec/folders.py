@@ -94,7 +94,12 @@ class FileWriter:
     def finish(self) -> None:
         """Adds what the files were. Call it once, before the archive is closed."""
         if self._files:
-            plain = json.dumps({"kinds": self._kinds, "files": self._files}, separators=(",", ":"))
+            usual: dict[str, int] = {}  # what most files of a suffix are is said once
+            for suffix in {PurePosixPath(name).suffix for name in self._files}:
+                kinds = [kind for name, kind in self._files.items() if PurePosixPath(name).suffix == suffix]
+                usual[suffix] = max(sorted(set(kinds)), key=kinds.count)
+            others = {name: kind for name, kind in self._files.items() if usual[PurePosixPath(name).suffix] != kind}
+            plain = json.dumps({"kinds": self._kinds, "usual": usual, "files": others}, separators=(",", ":"))
             number = sum(name.startswith(FILES) for name in self.archive.names)
             self.archive.add(np.frombuffer(plain.encode(), dtype=np.uint8), f"{FILES}-{number}.json")
 
@@ -125,12 +130,19 @@ class FileReader:
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
         self._kinds: dict[str, dict[str, Any]] = {}
+        waiting: list[str] = []  # for the word on what they were, which comes after them
         for name in archive.names:
-            if name.startswith(FILES):
+            if not name.startswith(FILES):
+                waiting.append(name)
+            else:
                 try:
                     plain = json.loads(archive[name].tobytes())
-                    kinds = plain["kinds"]
-                    self._kinds |= {file: kinds[number] for file, number in plain["files"].items()}
+                    kinds, usual, files = plain["kinds"], plain["usual"], plain["files"]
+                    for file in waiting:
+                        number = files.get(file, usual.get(PurePosixPath(file).suffix))
+                        if number is not None:
+                            self._kinds[file] = kinds[number]
+                    waiting = []
                 except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
                     raise DamagedArchiveError(f"{archive.name}: {name} does not say what files were") from error
 
