@@ -15,6 +15,8 @@ from PIL import Image
 from ddf.codec import Archive, ArchiveWriter
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 
+pytestmark = pytest.mark.xdist_group("commands")  # one process, which trains once
+
 DDF = [sys.executable, "-m", "ddf.cli"]
 PALETTE = [value for color in SCENE_CLASSES.colors for value in color]
 
@@ -57,8 +59,6 @@ def model(masks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = ddf("train", masks, "-o", run, "--steps", 90, "--device", "cpu")
     assert "5 classes; 12 maps to train on, 1 to validate, 1 to test" in said
     assert "bits per pixel on data it has not seen" in said
-    again = as_json("train", masks, "-o", run, "--steps", 90, "--device", "cpu")  # it is finished
-    assert f"{again['test_bits']:.4f} bits per pixel" in said
     return run / "model.safetensors"
 
 
@@ -296,7 +296,7 @@ def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
 
 
 def test_an_interrupted_training_goes_on(tmp_path: Path, masks: Path) -> None:
-    command = ["train", masks, "-o", tmp_path / "run", "--steps", 40, "--device", "cpu"]
+    command = ["train", masks, "-o", tmp_path / "run", "--steps", 12, "--device", "cpu"]
     process = subprocess.Popen(
         [*DDF, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}
     )
@@ -317,7 +317,7 @@ def test_an_interrupted_training_goes_on(tmp_path: Path, masks: Path) -> None:
 
 def test_an_interrupted_compression_leaves_nothing(tmp_path: Path, masks: Path, model: Path) -> None:
     many = tmp_path / "many"
-    for i in range(40):
+    for i in range(12):
         for file in masks.rglob("*.png"):
             (many / str(i)).mkdir(parents=True, exist_ok=True)
             (many / str(i) / file.name).write_bytes(file.read_bytes())

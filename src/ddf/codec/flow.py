@@ -83,7 +83,7 @@ class IntegerFlow:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the integer flow to one file."""
-        write_tensors(Path(path), self._integers(), {**self._header(), "about": self.about})
+        write_tensors(Path(path), self._integers(), self._whole_header())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "IntegerFlow":
@@ -115,7 +115,7 @@ class IntegerFlow:
 
     def to_bytes(self) -> bytes:
         """What `save` writes."""
-        return tensors_to_bytes(self._integers(), {**self._header(), "about": self.about})
+        return tensors_to_bytes(self._integers(), self._whole_header())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "IntegerFlow":
@@ -127,6 +127,9 @@ class IntegerFlow:
 
     def _header(self) -> dict[str, Any]:
         return {"integer": 1, "spec": to_plain(self.spec), "classes": self.classes.to_plain()}
+
+    def _whole_header(self) -> dict[str, Any]:
+        return {**self._header(), **({"about": self.about} if self.about else {})}
 
     def _integers(self) -> dict[str, Tensor]:
         tensors = {"base": self.base_logits}

@@ -71,7 +71,7 @@ class FileWriter:
         ...     files.add("mask.png", "mask.png")
         ...     files.finish()
         >>> FileReader(Archive("masks.ddf")).write("mask.png", "again.png")
-        >>> np.array(Image.open("again.png")).max()
+        >>> int(np.array(Image.open("again.png")).max())
         255
     """
 

@@ -2,6 +2,7 @@
 
 __all__ = ["Pool"]
 
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -78,6 +79,7 @@ def _start(data: bytes | None, device: str) -> None:
     import torch
 
     global _model
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gave out the work
     torch.set_num_threads(1)
     _model = None if data is None else IntegerFlow.from_bytes(data).to(device)
 

@@ -80,7 +80,7 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
     if any(part.ndim != 2 for part in maps.maps):
         raise ValueError(f"{maps.name}: `ddf train` takes maps of one channel; for others build a flow in Python")
     shares = shares_of(len(maps.maps), 0.1, 0.1, options.seed, maps.name)
-    if maps.splits:
+    if {"validation", "test"} & set(maps.splits):
         groups = np.array(maps.splits)
         shares = {split: np.flatnonzero(groups == split) for split in ("train", "validation", "test")}
     parts = {split: [maps.maps[i] for i in sorted(share)] for split, share in shares.items()}
