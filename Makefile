@@ -15,7 +15,7 @@ demo: .venv/ready
 	$(BIN)/ddf demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: .venv/ready
 	$(BIN)/ruff check

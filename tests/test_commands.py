@@ -1,7 +1,6 @@
 """Every command through the real executable: good use, bad use, interruption."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -31,6 +30,17 @@ def ddf(*arguments: object, code: int = 0, cwd: Path | None = None) -> str:
     if code == 0 and "--json" in arguments:
         return done.stdout
     return done.stdout + done.stderr
+
+
+def start(*arguments: object) -> "subprocess.Popen[str]":
+    """Starts a command that can be interrupted, even if these tests run in the background and cannot."""
+    return subprocess.Popen(
+        [*DDF, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def as_json(*arguments: object) -> dict:
@@ -297,9 +307,7 @@ def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
 
 def test_an_interrupted_training_goes_on(tmp_path: Path, masks: Path) -> None:
     command = ["train", masks, "-o", tmp_path / "run", "--steps", 12, "--device", "cpu"]
-    process = subprocess.Popen(
-        [*DDF, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}
-    )
+    process = start(*command)
     parts = tmp_path / "run" / "float" / "parts"
     while process.poll() is None and not (parts.is_dir() and len(list(parts.iterdir())) >= 2):
         time.sleep(0.05)
@@ -322,13 +330,13 @@ def test_an_interrupted_compression_leaves_nothing(tmp_path: Path, masks: Path, 
             (many / str(i)).mkdir(parents=True, exist_ok=True)
             (many / str(i) / file.name).write_bytes(file.read_bytes())
     command = ["compress", many, "-o", tmp_path / "a.ddf", "--model", model]
-    process = subprocess.Popen([*DDF, *map(str, command)], stderr=subprocess.PIPE, text=True)
+    process = start(*command)
     while process.poll() is None and not any(
         file.stat().st_size > 1000 for file in tmp_path.glob(".ddf-*.part") if file.exists()
     ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert [file.name for file in tmp_path.iterdir()] == ["many"]

@@ -176,7 +176,7 @@ def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowS
 
     Example:
         >>> vectors(4, 3).build()
-        Flow of 4 classes, shape 3, 270,860 parameters
+        Flow of 4 classes, shape 3, 271,892 parameters
              0  SplitPrior(MLP(hidden=256, layers=4), ChannelSplit(index=2), factor_out='b') → 2
              1  SplitPrior(MLP(hidden=256, layers=4), ChannelSplit(index=1), factor_out='b') → 1
           base  FactorizedCategorical(shared=False) → 1
