@@ -101,12 +101,12 @@ def _compress(options: argparse.Namespace) -> int:
         {"files": len(files), "bytes_before": sizes[0], "bytes_after": sizes[1], "seconds": seconds},
         f"{target}: {len(files)} files, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
-        *_advice(options, sizes),
+        *_advice(options),
     )
     return 0
 
 
-def _advice(options: argparse.Namespace, sizes: tuple[int, int]) -> list[str]:
+def _advice(options: argparse.Namespace) -> list[str]:
     if options.model is None:
         return ["A model of your own (`ddf train`) makes it smaller, as a rule much smaller."]
     if not options.embed:
