@@ -4,17 +4,16 @@
 
 MAPS is a folder of PNG files or an npy file (maps, height, width). A peer is any command; `{test}`, `{train}` and
 `{classes}` in it become npy files of symbols and the number of classes, and what it prints is shown. Needs the extra
-`bench`: zstandard, brotli, pillow-jxl-plugin; what is missing is left out.
+`bench`; codecs that are missing are left out. Everything of ddf's is decoded again and compared, but with `--quick`,
+which is for slow models: archives of maps by themselves and in blocks alone, not decoded.
 """
 
 import argparse
 import io
-import lzma
 import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 from PIL import Image
 
 from ddf.codec import Archive, ArchiveWriter, IntegerFlow, compress, decompress
+from ddf.peers import peers
 
 Array = np.ndarray[Any, Any]
 
@@ -31,51 +31,6 @@ def read(path: Path) -> list[Array]:
     if path.suffix == ".npy":
         return list(np.load(path))
     return [np.asarray(Image.open(file)) for file in sorted(path.glob("*.png"))]
-
-
-def image(kind: str, **options: Any) -> Callable[[Array], bytes]:
-    def encode(part: Array) -> bytes:
-        buffer = io.BytesIO()
-        picture = Image.fromarray(part)
-        if kind == "WEBP":
-            picture = picture.convert("RGB")
-        if kind == "PNG" and part.max() < 16:
-            picture = picture.convert("P")  # of 4 bits, which is smaller
-            picture.putpalette([value for value in range(16) for _ in range(3)])
-            options["bits"] = 4
-        picture.save(buffer, kind, **options)
-        return buffer.getvalue()
-
-    return encode
-
-
-def peers() -> dict[str, Callable[[Array], bytes]]:
-    """The codecs that are there: from an array of bytes to bytes."""
-    found: dict[str, Callable[[Array], bytes]] = {
-        "PNG, optimised": image("PNG", optimize=True),
-        "WebP, lossless": image("WEBP", lossless=True, quality=100, method=6),
-        "xz -9e": lambda part: lzma.compress(part.tobytes(), preset=9 | lzma.PRESET_EXTREME),
-    }
-    try:
-        import pillow_jxl  # noqa: F401
-
-        for effort in (7, 9, 10):
-            found[f"JPEG XL, effort {effort}"] = image("JXL", lossless=True, effort=effort)
-    except ImportError:
-        pass
-    try:
-        import brotli
-
-        found["brotli 11"] = lambda part: brotli.compress(part.tobytes(), quality=11)
-    except ImportError:
-        pass
-    try:
-        import zstandard
-
-        found["zstd -19"] = lambda part: zstandard.ZstdCompressor(level=19).compress(part.tobytes())
-    except ImportError:
-        pass
-    return found
 
 
 def line(name: str, *cells: float | None) -> None:
@@ -91,6 +46,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="of ddf only the sizes of archives")
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument(
         "--only", help="of the other codecs only those whose name contains this; '' for all", default=""
@@ -105,16 +61,14 @@ def main() -> None:
     for path in options.model:
         ours(path, maps, pixels, options)
     small = [part.astype(np.uint8) for part in maps]
-    for name, encode in peers().items():
+    for name, encode in peers(slow=True).items():
         if options.only not in name:
             continue
         start = time.perf_counter()
         single = sum(len(encode(part)) for part in small)
         speed = pixels / (time.perf_counter() - start) / 1e6
         try:
-            together: float | None = (
-                8 * len(encode(np.concatenate([part.reshape(-1, part.shape[-1]) for part in small]))) / pixels
-            )
+            together: float | None = 8 * len(encode(np.concatenate(small))) / pixels
         except Exception as error:  # too large for the format
             together = None
             print(f"(together, {name}: {error})")
@@ -133,15 +87,19 @@ def main() -> None:
 
 def ours(path: Path, maps: list[Array], pixels: int, options: argparse.Namespace) -> None:
     model = IntegerFlow.load(path).to(options.device)
-    compress(maps[0], model)  # what is done once is not timed
-    start = time.perf_counter()
-    files = [compress(part, model, verify=False) for part in maps]
-    encode = pixels / (time.perf_counter() - start) / 1e6
-    start = time.perf_counter()
-    back = [decompress(data, model) for data in files]
-    decode = pixels / (time.perf_counter() - start) / 1e6
-    assert all(np.array_equal(one, two) for one, two in zip(back, maps, strict=True))
+    single = encode = decode = None
+    if not options.quick:
+        compress(maps[0], model)  # what is done once is not timed
+        start = time.perf_counter()
+        files = [compress(part, model, verify=False) for part in maps]
+        encode = pixels / (time.perf_counter() - start) / 1e6
+        start = time.perf_counter()
+        back = [decompress(data, model) for data in files]
+        decode = pixels / (time.perf_counter() - start) / 1e6
+        assert all(np.array_equal(one, two) for one, two in zip(back, maps, strict=True))
+        single = 8 * sum(map(len, files)) / pixels
     sizes = {}
+    notes = []
     for per_block in (1, options.block):
         buffer = io.BytesIO()
         writer = ArchiveWriter(buffer, model, maps_per_block=per_block, batch_size=options.batch, verify=False)
@@ -149,11 +107,18 @@ def ours(path: Path, maps: list[Array], pixels: int, options: argparse.Namespace
             writer.add(part)
         writer.close()
         data = buffer.getvalue()
-        assert all(np.array_equal(one, two) for (_, one), two in zip(Archive(data, model), maps, strict=True))
+        if not options.quick:
+            decoded = Archive(data, model).items(options.batch)
+            assert all(np.array_equal(one, two) for (_, one), two in zip(decoded, maps, strict=True))
         sizes[per_block] = 8 * len(data) / pixels
-        bits = writer.bits / pixels
-    line(f"ddf, {path.stem}", 8 * sum(map(len, files)) / pixels, sizes[1], sizes[options.block], encode, decode)
-    print(f"(the model's own bits: {bits:.5f} per pixel)")
+        blocks = -(-len(maps) // per_block)
+        above = len(data) - writer.bits / 8
+        notes.append(
+            f"{per_block} to a block: {len(data)} bytes, the model's own bits {writer.bits / pixels:.5f} per pixel, "
+            f"{above / blocks:.2f} bytes above them for each block ({above * 8 / writer.bits:+.2%})"
+        )
+    line(f"ddf, {path.stem}", single, sizes[1], sizes[options.block], encode, decode)
+    print(*(f"({note})" for note in notes), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

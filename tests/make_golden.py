@@ -3,16 +3,12 @@
 Old ones stay as they are: a change that can no longer read them must not pass.
 """
 
-from pathlib import Path
-
 import numpy as np
 
 from ddf import TrainingConfig, architectures, fit
 from ddf.codec import ArchiveWriter, IntegerFlow, export
 from ddf.data.classes import Classes
-from tests.zoo import INTEGER_FLOWS, VALUES, draw_maps
-
-GOLDEN = Path(__file__).parent / "golden"
+from tests.zoo import GOLDEN, INTEGER_FLOWS, VALUES, draw_maps
 
 
 def trained_flow() -> IntegerFlow:

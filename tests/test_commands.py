@@ -253,6 +253,17 @@ def test_evaluating(masks: Path, model: Path) -> None:
     assert "bits per dimension: 14 samples" in ddf("evaluate", model, masks)
 
 
+def test_a_sample_costs_the_same_in_any_company(tmp_path: Path, masks: Path, model: Path) -> None:
+    first, second = sorted(masks.rglob("*.png"))[:2]
+    (tmp_path / "many").mkdir()
+    for name, source in {"a": first, "b": first, "c": second, "d": first}.items():
+        (tmp_path / "many" / f"{name}.png").write_bytes(source.read_bytes())
+    one, other, all_of_them = (as_json("evaluate", model, path) for path in (first, second, tmp_path / "many"))
+    bits, symbols = (np.array([part[key] for part in (one, other)]) for key in ("bits_per_dim", "symbols"))
+    assert all_of_them["symbols"] == symbols @ [3, 1]
+    assert all_of_them["bits_per_dim"] == pytest.approx(np.average(bits, weights=symbols * [3, 1]))
+
+
 def test_samples_and_explanations(tmp_path: Path, masks: Path, model: Path) -> None:
     ddf("sample", model, "-n", 3, "-o", tmp_path / "a.npy", "--size", "20x31", "--seed", 4)
     ddf("sample", model, "-n", 3, "-o", tmp_path / "b.npy", "--size", "20x31", "--seed", 4)
@@ -302,6 +313,8 @@ def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
     for command in (("inspect",), ("sample", "-o", tmp_path / "s.png"), ("evaluate", masks)):
         ddf(command[0], tmp_path / "broken", *command[1:], code=1)
     assert "No such file" in ddf("inspect", tmp_path / "nothing", code=1)
+    assert "'abacus' is no device" in ddf("sample", model, "-o", tmp_path / "s.png", "--device", "abacus", code=2)
+    assert "finds no cuda:99" in ddf("compress", masks, "-o", tmp_path / "a.ddf", "--device", "cuda:99", code=2)
     assert not (tmp_path / "run").exists()
 
 
@@ -340,6 +353,40 @@ def test_an_interrupted_compression_leaves_nothing(tmp_path: Path, masks: Path, 
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert [file.name for file in tmp_path.iterdir()] == ["many"]
+
+
+@pytest.mark.parametrize("seconds", [0.7, 5])
+def test_all_commands_can_be_interrupted_at_any_moment(
+    tmp_path: Path, masks: Path, model: Path, seconds: float
+) -> None:
+    ddf("compress", masks, "-o", tmp_path / "a.ddf", "--model", model, "--embed")
+    out = tmp_path / "out"
+    out.mkdir()
+    image = next(masks.rglob("*.png"))
+    commands = [
+        ["decompress", tmp_path / "a.ddf", "-o", out / "all"],
+        ["extract", tmp_path / "a.ddf", "spät/scene 0.png", "-o", out / "one"],
+        ["verify", tmp_path / "a.ddf"],
+        ["recover", tmp_path / "a.ddf", "-o", out / "saved"],
+        ["evaluate", model, masks],
+        ["sample", model, "-n", 200, "-o", out / "samples.npy"],
+        ["explain", model, image, "-o", out / "explained.png"],
+        ["inspect", model],
+        ["demo", "-o", out / "demo"],
+        ["reproduce", "eight-gaussians", "--runs", out / "runs", "--report", out / "report", "--device", "cpu"],
+    ]
+    processes = [start(*command) for command in commands]
+    time.sleep(seconds)
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for command, process in zip(commands, processes, strict=True):
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode in (0, 130), (command, said)
+        assert "Traceback" not in said, (command, said)
+    assert not [path for path in out.rglob("*") if path.suffix == ".part" or path.name.startswith(".")]
+    for path in out.rglob("*.png"):
+        with Image.open(path) as picture:
+            picture.load()  # whole, or not there
 
 
 def test_output_to_a_pipe(tmp_path: Path, masks: Path, model: Path) -> None:

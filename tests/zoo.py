@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddf import architectures, spec
-from ddf.codec import IntegerFlow
+from ddf.codec import ArchiveWriter, IntegerFlow
 from ddf.codec.integer import quantise_net
 from ddf.data.classes import Classes
 from ddf.flow import Flow
@@ -232,3 +233,39 @@ def draw_maps(count: int, shape: tuple[int, ...], num_classes: int, seed: int = 
             symbols[(rows - row) ** 2 + (columns - column) ** 2 < radius**2] = generator.integers(num_classes)
         maps.append(values[symbols])
     return maps
+
+
+GOLDEN = Path(__file__).parent / "golden"
+"""Archives that every version reads."""
+
+
+def write_archive(path: Path, model: IntegerFlow | None, arrays: list[np.ndarray], **options: object) -> bytes:  # type: ignore[type-arg]
+    """An archive of arrays called map 0, map 1 and so on."""
+    with ArchiveWriter(path, model, overwrite=True, **options) as writer:
+        for i, array in enumerate(arrays):
+            writer.add(array, f"map {i}")
+    return path.read_bytes()
+
+
+def assorted_arrays() -> list[np.ndarray]:
+    """Arrays that the model was made for, and others."""
+    generator = np.random.default_rng(0)
+    discs = draw_maps(4, (26, 30), 4, seed=8)
+    return [
+        discs[0],
+        discs[1].astype(np.int64),
+        discs[2].astype(">i2"),
+        np.stack(discs),
+        np.stack(discs)[:, None][None][0],
+        discs[0].astype(bool),
+        discs[3] + 1,
+        np.array(3, dtype=np.uint8),
+        np.array(-7, dtype=np.int32),
+        np.empty((0, 5), dtype=np.uint16),
+        np.empty((3, 0), dtype=np.uint8),
+        generator.integers(-(2**62), 2**62, (3, 4)),
+        generator.integers(0, 2**64 - 1, 9, dtype=np.uint64),
+        generator.integers(0, 255, (2, 3, 4, 5), dtype=np.uint8),
+        np.zeros((1, 1, 1, 1, 1, 2), dtype=np.int8),
+        discs[0][::2, ::-1],
+    ]

@@ -88,24 +88,25 @@ def _float_parts(flow: Flow, x: Array) -> Iterator[tuple[str, Array, Array]]:
         coded.append(nats.double().flatten(1).cpu().numpy() / log(2))
 
     symbols = torch.from_numpy(np.ascontiguousarray(x)).to(flow.device)
-    places = torch.arange(prod(x.shape[1:])).view(1, *x.shape[1:])
+    places = torch.arange(prod(x.shape[1:]), device=flow.device).view(1, *x.shape[1:])
     for i, layer in enumerate(flow.layer_list()):
         symbols = layer(symbols, emit)
         places, gone = _follow(layer, i, places)
         if gone is not None:
             yield name_of(layer, i), gone, coded.pop()
     flow.base(symbols, emit)
-    yield "base", places.flatten().numpy(), coded.pop()
+    yield "base", places.flatten().cpu().numpy(), coded.pop()
 
 
 def _integer_parts(model: IntegerFlow, x: Array) -> Iterator[tuple[str, Array, Array]]:
-    places = model.padded(torch.arange(prod(x.shape[1:])).view(1, *x.shape[1:]), fill=-1)
+    numbers = torch.arange(prod(x.shape[1:]), device=model.device)
+    places = model.padded(numbers.view(1, *x.shape[1:]), fill=-1)
     order: list[tuple[str, Array]] = []
     for i, layer in enumerate(model.layers):
         places, gone = _follow(layer, i, places)
         if gone is not None:
             order.append((name_of(layer, i), gone[gone >= 0]))
-    last = places.flatten().numpy()
+    last = places.flatten().cpu().numpy()
     order.append(("base", last[last >= 0]))
     for (name, gone), (symbols, predictions) in zip(order, reversed(model.forward(x)), strict=True):
         bits = [prediction.costs(part) for part, prediction in zip(symbols, predictions, strict=True)]
@@ -118,7 +119,7 @@ def _follow(layer: Layer, number: int, places: Tensor) -> tuple[Tensor, Array | 
         return layer.arrange(places), None
     if isinstance(layer, SplitPrior):
         kept, gone = layer.given_and_target(places)
-        return kept, gone.flatten().numpy()
+        return kept, gone.flatten().cpu().numpy()
     shape = tuple(places.shape[1:])
     if layer.output_shape(shape) != shape:
         raise TypeError(f"layer {number}: where {type(layer).__name__} moves the symbols is not known")
@@ -141,21 +142,18 @@ def states_of(model: Flow | IntegerFlow, x: Array) -> list[State]:
     x = np.asarray(x)
     shape = (x.shape[1:] if x.ndim == 3 else (1, *x.shape)) if x.ndim > 1 else (1, len(x))
     layers = model.layers if isinstance(model, IntegerFlow) else model.layer_list()
-    symbols = torch.from_numpy(np.ascontiguousarray(x))[None]
-    places = torch.arange(x.size).view(1, *x.shape)
+    symbols = torch.from_numpy(np.ascontiguousarray(x))[None].to(model.device)
+    places = torch.arange(x.size, device=model.device).view(1, *x.shape)
     if isinstance(model, IntegerFlow):
         symbols, places = model.padded(symbols.to(torch.int16), fill=model.num_classes), model.padded(places, fill=-1)
     canvas = np.asarray(x, dtype=np.int64).reshape(-1).copy()
     found = [State("data", _compact(canvas.reshape(-1, *shape)[0]), x.size)]
     for i, layer in enumerate(layers):
-        if isinstance(model, IntegerFlow):
-            symbols = model.carry(layer, symbols)
-        else:
-            symbols = layer.carry(symbols.to(model.device))
+        symbols = model.carry(layer, symbols) if isinstance(model, IntegerFlow) else layer.carry(symbols)
         places, _ = _follow(layer, i, places)
         if isinstance(layer, Rearrangement):
             continue
-        there = places.flatten().numpy()
+        there = places.flatten().cpu().numpy()
         canvas[:] = -1
         canvas[there[there >= 0]] = symbols.flatten().cpu().numpy()[there >= 0]
         found.append(State(name_of(layer, i), _compact(canvas.reshape(-1, *shape)[0]), int((there >= 0).sum())))

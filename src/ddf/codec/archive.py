@@ -36,7 +36,7 @@ from ddf.codec.layout import (
     matches,
     wrong_model,
 )
-from ddf.codec.parallel import Pool
+from ddf.codec.parallel import Pool, usual_batch
 from ddf.codec.varint import read_varint
 
 
@@ -88,25 +88,30 @@ class Archive:
         """All arrays with their names, in order."""
         return self.items()
 
-    def items(self, batch_size: int = 1, processes: int = 1) -> Iterator[tuple[str, Array]]:
+    def items(self, batch_size: int | None = None, processes: int = 1) -> Iterator[tuple[str, Array]]:
         """All arrays with their names, in order.
 
         Arguments:
-            batch_size: How many blocks of one kind are decoded together. It does not change the result.
+            batch_size: How many blocks of one kind are decoded together; None for one, or 16 on a GPU. It does not
+                change the result.
             processes: How many processes decode at once. It does not change the result either.
         """
+        modelled = any(Kind.from_bytes(body).method == Method.MODEL for _, body in self.kinds())
+        model = self.model if modelled else None
+        batch_size = usual_batch(model) if batch_size is None else batch_size
         check_counts(batch_size=batch_size, processes=processes)
         count = 0
-        for names, arrays in self._decoded(batch_size, processes):
+        for names, arrays in self._decoded(model, batch_size, processes):
             yield from zip(names, arrays, strict=True)
             count += len(arrays)
         if count != len(self):
             raise self._damaged(f"it holds {count} arrays, but its index says {len(self)}")
 
-    def _decoded(self, batch_size: int, processes: int) -> Iterator[tuple[Sequence[str], list[Array]]]:
+    def _decoded(
+        self, model: IntegerFlow | None, batch_size: int, processes: int
+    ) -> Iterator[tuple[Sequence[str], list[Array]]]:
         """The names and the arrays of each block."""
-        modelled = any(Kind.from_bytes(body).method == Method.MODEL for _, body in self.kinds())
-        pool = Pool(self.model if modelled else None, processes)
+        pool = Pool(model, processes)
         try:
             for blocks in self._batches(batch_size):
                 pool.submit(_decode_named, blocks)

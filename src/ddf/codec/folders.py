@@ -1,6 +1,6 @@
 """Files in archives: what an array was on disk, so that it becomes that again."""
 
-__all__ = ["FileReader", "FileWriter", "files_in"]
+__all__ = ["FileReader", "FileWriter", "file_names", "files_in"]
 
 import io
 import json
@@ -120,6 +120,11 @@ class FileWriter:
         return dealt, {**kind, "labels": pairs, "dtype": array.dtype.str}
 
 
+def file_names(archive: Archive) -> list[str]:
+    """What the files of an archive are called; arrays without a name have their number."""
+    return [name or f"{number:06}" for number, name in enumerate(archive.names) if not name.startswith(FILES)]
+
+
 class FileReader:
     """Writes the files of an archive.
 
@@ -149,7 +154,7 @@ class FileReader:
     @property
     def names(self) -> list[str]:
         """What the files are called; arrays without a name have their number."""
-        return [name or f"{number:06}" for number, name in enumerate(self.archive.names) if not name.startswith(FILES)]
+        return file_names(self.archive)
 
     def file_name(self, name: str) -> str:
         """What the file of an array is called: arrays that were no files become npy files."""
@@ -173,14 +178,14 @@ class FileReader:
             temporary.write_bytes(data)
 
     def write_all(
-        self, folder: str | PathLike[str], overwrite: bool = False, batch_size: int = 1, processes: int = 1
+        self, folder: str | PathLike[str], overwrite: bool = False, batch_size: int | None = None, processes: int = 1
     ) -> Iterator[Path]:
         """Writes all files into a folder, one at a time.
 
         Arguments:
             folder: It is made if it is not there.
             overwrite: Whether to replace files that are there.
-            batch_size: How many are decoded together.
+            batch_size: How many are decoded together; see `Archive.items`.
             processes: How many processes decode at once.
         """
         places = {name: self.place(name, folder) for name in self.names}

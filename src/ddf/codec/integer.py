@@ -129,20 +129,20 @@ class ExactAffine(nn.Module):
         assert self.fixed is not None
         weight, bias = (part.cpu().to(torch.int64) for part in self.fixed)
         generator = torch.Generator().manual_seed(0)
-        spatial = [] if weight.ndim == 2 else [5, 6]
+        spatial = [] if weight.ndim == 2 else [3, 4]
         most = 2**self.input_bits - (self.input_bits > 0)
-        probes = torch.randint(most + 1, (4, weight.shape[1], *spatial), generator=generator)
+        probes = torch.randint(most + 1, (3, weight.shape[1], *spatial), generator=generator)
         probes[0] = most
         if self.terms is not None:  # no more of them than there can be
             probes[:, torch.randperm(weight.shape[1], generator=generator)[self.terms :]] = 0
         got = self(probes.to(self.weight.device) / 2**self.input_bits)
         if weight.ndim == 2:
-            sums = (probes.unsqueeze(1) * weight).sum(dim=2) + bias
+            sums = _integer_product(probes, weight) + bias
         else:
             reach = weight.shape[2] // 2
-            padded = F.pad(probes, [reach] * 4)
-            taps = padded.unfold(2, weight.shape[2], 1).unfold(3, weight.shape[3], 1)
-            sums = (taps.unsqueeze(1) * weight[:, :, None, None]).sum(dim=(2, 5, 6)) + bias.view(-1, 1, 1)
+            taps = F.pad(probes, [reach] * 4).unfold(2, weight.shape[2], 1).unfold(3, weight.shape[3], 1)
+            rows = taps.permute(0, 2, 3, 1, 4, 5).flatten(3)
+            sums = (_integer_product(rows, weight.flatten(1)) + bias).movedim(-1, 1)
         shape = (-1, *[1] * len(spatial))
         down = (self.shift.cpu().to(torch.int64) + self.input_bits - (8 if self.reads_out else ACTIVATION_BITS)).view(
             shape
@@ -213,6 +213,11 @@ class Scale(nn.Module):
 def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
     """2^exponent, to the bit: the powers of the libraries may be off by a unit in the last place."""
     return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64).to(dtype)
+
+
+def _integer_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Rows (…, in) times weights (out, in), in 64-bit integers: NumPy's, since PyTorch's are slower by far."""
+    return torch.from_numpy(rows.numpy() @ weight.T.numpy())
 
 
 def _rounded(x: Tensor) -> Tensor:

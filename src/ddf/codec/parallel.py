@@ -1,6 +1,6 @@
 """Work in several processes, whose results come in the order in which it was given out."""
 
-__all__ = ["Pool"]
+__all__ = ["Pool", "usual_batch"]
 
 import signal
 from collections import deque
@@ -12,9 +12,16 @@ from typing import Any
 from ddf.codec.flow import IntegerFlow
 
 _AHEAD = 4  # jobs for each process that are given out at most
-_THREADS = 3  # with a GPU: while it works for one of them, another one codes
+_THREADS = 2  # with a GPU: while it works for one of them, the other one codes
+
+_GPU_BATCH = 16
 
 _model: IntegerFlow | None = None  # in a worker: the model of all jobs
+
+
+def usual_batch(model: IntegerFlow | None) -> int:
+    """How many arrays are worked on together if nobody says: a GPU needs more than one to be worth its while."""
+    return _GPU_BATCH if model is not None and model.device.type == "cuda" else 1
 
 
 class Pool:

@@ -37,7 +37,7 @@ from ddf.codec.layout import (
     check_model,
     wrong_model,
 )
-from ddf.codec.parallel import Pool
+from ddf.codec.parallel import Pool, usual_batch
 from ddf.codec.varint import write_varint
 
 
@@ -54,7 +54,8 @@ class ArchiveWriter:
         append: Whether to go on with an archive that is there. It is replaced when this one is closed.
         overwrite: Whether to replace a file that is there.
         processes: How many processes code at once. The archive is the same.
-        batch_size: How many arrays of one shape are coded together.
+        batch_size: How many arrays of one shape are coded together; None for one, or 16 on a GPU. The archive is the
+            same.
 
     Example:
         >>> with ArchiveWriter("maps.ddf", model=None) as archive:
@@ -76,10 +77,11 @@ class ArchiveWriter:
         append: bool = False,
         overwrite: bool = False,
         processes: int = 1,
-        batch_size: int = 1,
+        batch_size: int | None = None,
     ) -> None:
-        check_counts(maps_per_block=maps_per_block, processes=processes, batch_size=batch_size)
         check_model(model)
+        batch_size = usual_batch(model) if batch_size is None else batch_size
+        check_counts(maps_per_block=maps_per_block, processes=processes, batch_size=batch_size)
         if append and overwrite:
             raise ValueError("append=True adds to a file and overwrite=True replaces it: one or the other")
         if append and not isinstance(path, str | PathLike):

@@ -12,6 +12,7 @@ from ddf.commands.common import (
     UsageError,
     add_json,
     add_model,
+    device,
     formatted,
     integer_model,
     positive,
@@ -34,6 +35,11 @@ def add(commands: Commands) -> None:
     _add_extract(commands)
     _add_verify(commands)
     _add_recover(commands)
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
+    parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: cpu)")
 
 
 # ---- compress --------------------------------------------------------------------------------------------------------
@@ -59,8 +65,7 @@ def _add_compress(commands: Commands) -> None:
     parser.add_argument(
         "--per-block", type=positive, default=1, metavar="N", help="maps of one size that share a block (default: 1)"
     )
-    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    _add_work(parser)
     parser.add_argument("--no-verify", action="store_true", help="do not decode everything before it is written")
     add_json(parser)
     parser.set_defaults(run=_compress)
@@ -117,18 +122,20 @@ def _advice(options: argparse.Namespace) -> list[str]:
 # ---- Reading ---------------------------------------------------------------------------------------------------------
 
 
-def open_archive(path: str, model: str | None, device: str = "cpu") -> "Archive":
+def open_archive(path: str, model: str | None, where: str = "cpu") -> "Archive":
     """Opens an archive with the model it needs, if that is at hand."""
     from ddf.codec import Archive, pretrained
 
     if model is not None:
-        return Archive(path, integer_model(model).to(device))
+        return Archive(path, integer_model(model).to(where))
     archive = Archive(path)
     if not archive.embeds_model and any(archive.fingerprint):
         ours = pretrained()
         if archive.fingerprint == ours.fingerprint:
             archive.close()
-            return Archive(path, ours.to(device))
+            return Archive(path, ours.to(where))
+    if archive.embeds_model and where != "cpu" and archive.model is not None:
+        archive.model.to(where)
     return archive
 
 
@@ -144,8 +151,7 @@ def _add_decompress(commands: Commands) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to; it is made if need be")
     add_model(parser, _NEEDED)
     parser.add_argument("--force", action="store_true", help="replace files that are there")
-    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    _add_work(parser)
     add_json(parser)
     parser.set_defaults(run=_decompress)
 
@@ -178,10 +184,10 @@ def _add_list(commands: Commands) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     from ddf.codec import Archive
-    from ddf.codec.folders import FILES
+    from ddf.codec.folders import file_names
 
     with Archive(options.archive) as archive:
-        names = [name or f"{number:06}" for number, name in enumerate(archive.names) if not name.startswith(FILES)]
+        names = file_names(archive)
     say(options, {"names": names}, *names)
     return 0
 
@@ -232,13 +238,13 @@ def _add_verify(commands: Commands) -> None:
     )
     parser.add_argument("archive")
     add_model(parser, _NEEDED)
-    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
+    _add_work(parser)
     add_json(parser)
     parser.set_defaults(run=_verify)
 
 
 def _verify(options: argparse.Namespace) -> int:
-    with open_archive(options.archive, options.model) as archive:
+    with open_archive(options.archive, options.model, options.device) as archive:
         items = archive.items(processes=options.processes)
         count = sum(1 for _ in progress(items, len(archive), "verifying", "array"))
     say(options, {"arrays": count, "whole": True}, f"{options.archive} is whole: {count} arrays")

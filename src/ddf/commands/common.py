@@ -3,10 +3,12 @@
 __all__ = [
     "Commands",
     "UsageError",
+    "add_device",
     "add_force",
     "add_json",
     "add_model",
     "check_output",
+    "device",
     "formatted",
     "integer_model",
     "load_model",
@@ -19,6 +21,7 @@ __all__ = [
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -65,6 +68,11 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The option that says where to compute."""
+    parser.add_argument("--device", type=device, help="cpu or cuda (default: a GPU if there is one)")
+
+
 def check_output(options: argparse.Namespace) -> None:
     """Refuses to replace a file unasked, before any work is done."""
     path = Path(options.output)
@@ -94,13 +102,19 @@ def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "m
     yield from tqdm(items, total=total, desc=what, unit=unit, leave=False)
 
 
-def load_model(path: str | None) -> "Flow | IntegerFlow":
-    """A model of any kind; the one that comes with ddf if none is named."""
+def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFlow":
+    """A model of any kind; the one that comes with ddf if none is named.
+
+    Arguments:
+        path: Its file.
+        where: The device; None for a GPU if there is one.
+    """
+    import torch
+
     import ddf
 
-    if path is None:
-        return ddf.codec.pretrained()
-    return ddf.load(path)
+    model = ddf.codec.pretrained() if path is None else ddf.load(path)
+    return model.to(where or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def integer_model(path: str | None) -> "IntegerFlow":
@@ -136,6 +150,19 @@ def positive(text: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive integer") from error
     return number
+
+
+def device(text: str) -> str:
+    """The name of a device that is there."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no device; say cpu, cuda, or cuda:1 for the second GPU")
+    if text != "cpu":
+        import torch
+
+        number = int(text.partition(":")[2] or 0)
+        if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+            raise argparse.ArgumentTypeError(f"PyTorch finds no {text} on this machine; say cpu")
+    return text
 
 
 def thousands(number: int) -> str:

@@ -3,12 +3,10 @@
 __all__ = ["add", "read_samples"]
 
 import argparse
-import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddf.commands.common import Commands, add_json, formatted, load_model, positive, progress, say
+from ddf.commands.common import Commands, add_device, add_json, formatted, load_model, positive, progress, say
 from ddf.commands.train import NAMED
 
 if TYPE_CHECKING:
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
     from ddf.flow import Flow
 
     Array = np.ndarray[Any, Any]
+
+_BATCH_SYMBOLS = 1 << 17
 
 
 def add(commands: Commands) -> None:
@@ -36,6 +36,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--compare", action="store_true", help="with PNG, xz and what else is installed")
     parser.add_argument("--count", type=positive, metavar="N", help="the first so many samples")
     parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
+    add_device(parser)
     add_json(parser)
     parser.set_defaults(run=_evaluate)
 
@@ -89,14 +90,15 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     from ddf.analysis import bits_of
 
-    model = load_model(options.model)
+    model = load_model(options.model, options.device)
     samples = read_samples(model, options.data, options.source)[: options.count]
     k = model.num_classes
     each, by_layer = [], dict[str, float]()
     counts, bits_by_class = np.zeros(k), np.zeros(k)
-    for part in progress(samples, len(samples), "scoring", "sample"):
+    batches = _batches(samples)
+    for part in progress(batches, len(batches), "scoring", "batch"):
         bits = bits_of(model, part)
-        each.append((bits.by_symbol.sum(), part.size))
+        each += [(taken.sum(), taken.size) for taken in bits.by_symbol]
         for name, taken in bits.by_layer:
             by_layer[name] = by_layer.get(name, 0.0) + taken
         found, costs = bits.by_class(part, k)
@@ -125,7 +127,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
     ]
     result: dict[str, Any] = {
-        "bits_per_dim": mean, "standard_error": error, "samples": len(each), "layers": layers, "classes": classes
+        "bits_per_dim": mean, "standard_error": error, "samples": len(each), "symbols": int(sizes.sum()),
+        "layers": layers, "classes": classes,
     }  # fmt: skip
     if options.compare:
         rivals = _compare(samples, int(sizes.sum()))
@@ -134,6 +137,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         lines += [f"| {name} | {bits:.5f} |" for name, bits in rivals.items()]
     say(options, result, *lines)
     return 0
+
+
+def _batches(samples: "list[Array]") -> "list[Array]":
+    """Neighbours of one shape together, as long as they are small."""
+    import numpy as np
+
+    found: list[list[Array]] = []
+    for part in samples:
+        last = found[-1] if found else []
+        if last and last[0].shape == part.shape and (len(last) + 1) * part.size <= _BATCH_SYMBOLS:
+            last.append(part)
+        else:
+            found.append([part])
+    return [np.concatenate(parts) for parts in found]
 
 
 def _class_names(model: "Flow | IntegerFlow") -> list[str]:
@@ -148,49 +165,11 @@ def _class_names(model: "Flow | IntegerFlow") -> list[str]:
 
 
 def _compare(samples: "list[Array]", pixels: int) -> dict[str, float]:
-    """Bits per symbol of other codecs: those of the standard library and Pillow, and others that are installed."""
-    import lzma
-    import zlib
-
-    found: dict[str, Callable[[Array], bytes]] = {
-        "zlib": lambda part: zlib.compress(part.tobytes(), 9),
-        "xz": lambda part: lzma.compress(part.tobytes(), preset=9 | lzma.PRESET_EXTREME),
-    }
-    for name, library in (("zstd", "zstandard"), ("brotli", "brotli")):
-        try:
-            module = __import__(library)
-        except ImportError:
-            continue
-        if name == "zstd":
-            found["zstd 19"] = module.ZstdCompressor(level=19).compress
-        else:
-            found["brotli 11"] = lambda part, module=module: module.compress(part.tobytes(), quality=11)  # type: ignore[misc]
-    if all(part.ndim == 4 and part.shape[1] == 1 for part in samples):
-        found = {"PNG": lambda part: _picture(part, "PNG", optimize=True), **found}
-        found["WebP"] = lambda part: _picture(part, "WEBP", lossless=True, quality=100, method=6)
-        try:
-            import pillow_jxl  # noqa: F401
-
-            found["JPEG XL 7"] = lambda part: _picture(part, "JXL", lossless=True, effort=7)
-        except ImportError:
-            pass
+    """Bits per symbol of other codecs."""
     import numpy as np
 
-    small = [np.ascontiguousarray(part.astype(np.uint8)) for part in samples]
-    return {name: 8 * sum(len(encode(part)) for part in small) / pixels for name, encode in found.items()}
+    from ddf.peers import peers
 
-
-def _picture(part: "Array", kind: str, **settings: Any) -> bytes:
-    from PIL import Image
-
-    picture = Image.fromarray(part[0, 0])
-    if kind == "WEBP":
-        picture = picture.convert("RGB")
-    elif kind == "PNG":
-        bits = next(bits for bits in (1, 2, 4, 8) if part.max() < 1 << bits)
-        picture = Image.frombytes("P", picture.size, picture.tobytes())
-        picture.putpalette([value for value in range(1 << bits) for _ in range(3)])
-        settings["bits"] = bits
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **settings)
-    return buffer.getvalue()
+    pictures = all(part.ndim == 4 and part.shape[1] == 1 for part in samples)
+    small = [np.ascontiguousarray((part[0, 0] if pictures else part).astype(np.uint8)) for part in samples]
+    return {name: 8 * sum(len(encode(part)) for part in small) / pixels for name, encode in peers(pictures).items()}

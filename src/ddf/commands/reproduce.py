@@ -8,7 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from ddf.commands.common import Commands, UsageError, formatted
+from ddf.commands.common import Commands, UsageError, add_device, formatted
 
 _REPRODUCE = """\
 Runs the experiments of the paper's table 1, and writes a report of all finished runs. An interrupted command goes on
@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: the paper's five)")
     parser.add_argument("--model", choices=("df", "ddf", "both"), default="both", help="which model (default: both)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
-    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    add_device(parser)
     parser.add_argument("--mnist", metavar="FOLDER", help="where MNIST's idx files are (default: downloaded)")
     parser.add_argument("--cityscapes", metavar="PATH", help="the folder with gtFine, or a prepared npz file")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs)")

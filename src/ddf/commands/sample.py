@@ -8,6 +8,7 @@ from pathlib import Path
 from ddf.commands.common import (
     Commands,
     UsageError,
+    add_device,
     add_force,
     add_json,
     check_output,
@@ -34,6 +35,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a .png, .npy or .csv file")
     parser.add_argument("--size", type=size_of, metavar="HxW", help="for maps of any size (default: 128x128)")
     parser.add_argument("--seed", type=int, default=0, help="others for another seed (default: 0)")
+    add_device(parser)
     add_force(parser)
     add_json(parser)
     parser.set_defaults(run=_sample)
@@ -50,12 +52,14 @@ def _sample(options: argparse.Namespace) -> int:
     from ddf import viz
     from ddf.data.classes import Classes, Columns
     from ddf.files import atomic_write
+    from ddf.flow import Flow
 
-    model = load_model(options.model)
+    model = load_model(options.model, options.device)
     size = options.size or ((128, 128) if None in model.shape else None)
     if options.size and None not in model.shape:
         raise UsageError(f"--size, but this model has a size of its own, {model.shape}")
-    found = model.sample(options.count, torch.Generator().manual_seed(options.seed), size=size).numpy()
+    generator = torch.Generator(model.device if isinstance(model, Flow) else "cpu").manual_seed(options.seed)
+    found = model.sample(options.count, generator, size=size).cpu().numpy()
     classes = model.classes or Classes.plain(model.num_classes)
     if suffix == ".csv":
         if not isinstance(classes, Columns):

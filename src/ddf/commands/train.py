@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddf.commands.common import Commands, UsageError, add_json, formatted, positive, say
+from ddf.commands.common import Commands, UsageError, add_device, add_json, formatted, positive, say
 
 if TYPE_CHECKING:
     from ddf.codec import IntegerFlow
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--integer", action="store_true", help="for mnist and cityscapes: make a model that can compress"
     )
-    parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
+    add_device(parser)
     parser.add_argument("--seed", type=int, default=0, help="where a random choice begins (default: 0)")
     add_json(parser)
     parser.set_defaults(run=_train)

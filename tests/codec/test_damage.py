@@ -1,0 +1,154 @@
+"""Damaged archives: the right data or a clear error, and what is whole is saved."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddf.codec import (
+    Archive,
+    ArchiveWriter,
+    DamagedArchiveError,
+    IntegerFlow,
+    WrongModelError,
+    recover,
+)
+from ddf.codec.varint import write_varint
+from tests.zoo import assorted_arrays, draw_maps, write_archive
+
+
+def check_damaged(data: bytes, model: IntegerFlow, want: dict[str, np.ndarray]) -> None:
+    """Right data or a clear error, and never anything else."""
+    try:
+        archive = Archive(data, model)
+        for name, array in archive:
+            assert np.array_equal(array, want[name])
+    except (DamagedArchiveError, WrongModelError):
+        pass
+
+
+def test_every_changed_byte_and_every_cut_is_noticed(tmp_path: Path, model: IntegerFlow) -> None:
+    arrays = [*draw_maps(3, (12, 11), 4), np.arange(4)]
+    want = {f"map {i}": array for i, array in enumerate(arrays)}
+    data = write_archive(tmp_path / "a.ddf", model, arrays)
+    generator = np.random.default_rng(0)
+    for i in range(len(data)):
+        for change in (1, 128, int(generator.integers(1, 256))):
+            damaged = bytearray(data)
+            damaged[i] ^= change
+            check_damaged(bytes(damaged), model, want)
+        with pytest.raises(DamagedArchiveError):
+            Archive(data[:i], model)
+
+
+def test_no_array_passes_for_another() -> None:
+    """Every byte of a small archive changed to many others: by name and number there is the right array or none."""
+    buffer = io.BytesIO()
+    arrays = [np.full(4, i, np.uint8) for i in range(6)]
+    with ArchiveWriter(buffer, None) as writer:
+        for i, array in enumerate(arrays):
+            writer.add(array, f"m{i}" if i % 2 else "")
+    data = buffer.getvalue()
+    for i in range(len(data)):
+        for value in {*range(0, 256, 9), data[i] ^ 1, data[i] ^ 2, data[i] ^ 3}:
+            damaged = bytearray(data)
+            damaged[i] = value
+            try:
+                archive = Archive(bytes(damaged))
+            except (DamagedArchiveError, WrongModelError):
+                continue
+            for number, array in enumerate(arrays):
+                for which in (number, f"m{number}"):
+                    with contextlib.suppress(DamagedArchiveError, KeyError, IndexError):
+                        assert np.array_equal(archive[which], array)
+            found = recover(bytes(damaged))
+            assert len(found.arrays) >= 5
+            assert (len(found.arrays) == 6) or found.lost
+
+
+def test_recovery_without_header_or_model(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    data = bytearray(write_archive(tmp_path / "a.ddf", model, [*maps[:3], np.arange(4)], embed_model=True))
+    data[8] ^= 1
+    found = recover(bytes(data))
+    assert len(found.arrays) == 4
+    assert found.lost
+    data = bytearray(write_archive(tmp_path / "a.ddf", model, [*maps[:3], np.arange(4)]))
+    found = recover(bytes(data))
+    assert [name for name, _ in found.arrays] == ["map 3"]
+    assert model.fingerprint.hex() in found.lost[0]
+
+
+def test_a_shared_block_without_contents_is_no_obstacle(tmp_path: Path) -> None:
+    arrays = [np.full(40, i) for i in range(9)]
+    data = write_archive(tmp_path / "a.ddf", None, arrays, maps_per_block=3)
+    blocks = list(Archive(data).blocks())
+    end = data.index(blocks[1].payload) + len(blocks[1].payload)
+    length = 1 + 3 * len(b"\5map 0") + 4 + len(blocks[1].payload)  # how many, their names, the checksum, the code
+    head = write_varint(length << 2)
+    start = end - length - len(head)
+    assert data[start:].startswith(head)
+    damaged = data[:start] + write_varint(0) + data[end:]
+    found = recover(damaged)
+    assert [int(array[0]) for _, array in found.arrays] == [0, 1, 2, 6, 7, 8]
+    assert found.lost
+
+
+def test_random_damage(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    arrays = [*maps, *assorted_arrays()]
+    want = {f"map {i}": array for i, array in enumerate(arrays)}
+    for options in ({}, {"maps_per_block": 5}):
+        data = write_archive(tmp_path / "a.ddf", model, arrays, **options)
+        generator = np.random.default_rng(1)
+        for _ in range(60):
+            damaged = bytearray(data)
+            kind = generator.integers(4)
+            first, length = generator.integers(len(data)), generator.integers(1, 40)
+            if kind == 0:
+                damaged[first : first + length] = generator.bytes(length)
+            elif kind == 1:
+                del damaged[first : first + length]
+            elif kind == 2:
+                damaged[first:first] = generator.bytes(length)
+            else:
+                other = generator.integers(len(data))
+                damaged[first : first + length] = data[other : other + length]
+            check_damaged(bytes(damaged), model, want)
+
+
+@pytest.mark.parametrize("options", [{}, {"maps_per_block": 2}])
+def test_one_damaged_map_does_not_take_the_others_along(
+    tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray], options: dict[str, int]
+) -> None:
+    arrays = [array[: 20 + i % 2] for i, array in enumerate(maps)]
+    want = {f"map {i}": array for i, array in enumerate(arrays)}
+    data = write_archive(tmp_path / "a.ddf", model, arrays, **options)
+    whole = recover(data, model)
+    assert not whole.lost
+    assert len(whole.arrays) == len(arrays)
+    generator = np.random.default_rng(2)
+    for i in generator.choice(len(data), 60, replace=False):
+        damaged = bytearray(data)
+        damaged[i] ^= int(generator.integers(1, 256))
+        found = recover(bytes(damaged), model)
+        assert found.lost
+        assert len(found.arrays) >= len(arrays) - options.get("maps_per_block", 1)
+        for name, array in found.arrays:
+            assert np.array_equal(array, want[name])
+
+
+def test_a_cut_archive_gives_back_what_is_whole(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    data = write_archive(tmp_path / "a.ddf", model, maps)
+    found = recover(data[: len(data) // 2], model)
+    assert 5 < len(found.arrays) < 15
+    for name, array in found.arrays:
+        assert np.array_equal(array, maps[int(name.split()[1])])
+
+
+def test_no_archive_at_all(tmp_path: Path) -> None:
+    for data in (b"", b"PK", b"\x89PNG\r\n\x1a\n" + bytes(100)):
+        with pytest.raises(DamagedArchiveError, match="is no ddf archive"):
+            Archive(data)
+        with pytest.raises(DamagedArchiveError):
+            recover(data)

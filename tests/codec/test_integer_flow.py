@@ -1,0 +1,170 @@
+"""A flow in integers: the same decisions and frequencies everywhere, at next to no cost."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ddf import TrainingConfig, architectures, fit, spec
+from ddf.codec import (
+    IntegerFlow,
+    ModelError,
+    compress,
+    decompress,
+    export,
+)
+from ddf.codec.coder import Decoder, Encoder
+from ddf.codec.integer import ExactAffine, InexactNetError, quantise_net
+from ddf.nets import MLP
+from tests.zoo import INTEGER_FLOWS, VALUES, draw_maps
+
+FIXED = 58
+"""What an archive of one array costs beside its block."""
+
+
+def code(model: IntegerFlow, x: np.ndarray) -> bytes:
+    encoder = Encoder()
+    for symbols, predictions in model.forward(x):
+        for part, prediction in zip(symbols, predictions, strict=True):
+            encoder.put(part, prediction)
+    return encoder.finish()
+
+
+def decode(model: IntegerFlow, data: bytes, batch: int, shape: tuple[int, ...]) -> np.ndarray:
+    decoder = Decoder(data)
+    return model.inverse(batch, shape, lambda predictions: np.stack([decoder.take(part) for part in predictions]))
+
+
+@pytest.mark.parametrize("name", INTEGER_FLOWS)
+def test_an_integer_flow_decodes_what_it_coded(name: str, device: str) -> None:
+    make, shape = INTEGER_FLOWS[name]
+    flow = make().to(device)
+    assert flow.is_exact()
+    x = flow.classes.to_symbols(np.stack(draw_maps(5, shape, flow.num_classes)))
+    x = x[:, None] if len(shape) == 2 else x
+    data = code(flow, x)
+    assert np.array_equal(decode(flow, data, 5, x.shape[1:]), x)
+    assert code(make(), x) == data, "on a CPU it is the same"
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (30, 2), (8, 8), (13, 7), (24, 17)])
+def test_maps_of_any_size(model: IntegerFlow, size: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).integers(0, 4, (3, 1, *size))
+    assert np.array_equal(decode(model, code(model, x), 3, (1, *size)), x)
+
+
+def test_what_is_predicted_of_a_map_depends_on_that_map_alone(model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    x = model.classes.to_symbols(np.stack(maps))[:, None]
+    together = model.forward(x)
+    for i in (0, 7, 19):
+        for (symbols, predictions), (alone, (prediction,)) in zip(together, model.forward(x[i : i + 1]), strict=True):
+            assert np.array_equal(symbols[i], alone[0])
+            assert np.array_equal(predictions[i].place, prediction.place)
+            assert np.array_equal(predictions[i].rows, prediction.rows)
+
+
+def test_a_net_is_not_asked_about_flat_places(model: IntegerFlow) -> None:
+    x = np.full((1, 1, 64, 64), 2)
+    asked = sum(len(prediction.rows) for _, (prediction,) in model.forward(x))
+    assert asked < x.size / 4  # at the edges
+    assert len(code(model, x)) < 40  # of which the base, 64 pixels, takes most
+
+
+def test_a_model_file_is_the_model(tmp_path: Path) -> None:
+    for make, shape in INTEGER_FLOWS.values():
+        flow = make()
+        flow.save(tmp_path / "model")
+        again = IntegerFlow.load(tmp_path / "model")
+        assert again.fingerprint == flow.fingerprint
+        assert again.to_bytes() == flow.to_bytes()
+        x = flow.classes.to_symbols(np.stack(draw_maps(2, shape, flow.num_classes)))
+        x = x[:, None] if len(shape) == 2 else x
+        assert code(again, x) == code(flow, x)
+    fingerprints = {make().fingerprint for make, _ in INTEGER_FLOWS.values()}
+    assert len(fingerprints) == len(INTEGER_FLOWS)
+    flow = architectures.label_maps(4, levels=1).build()
+    flow.save(tmp_path / "float")
+    with pytest.raises(ModelError, match="holds no integer flow; `export` makes one"):
+        IntegerFlow.load(tmp_path / "float")
+    data = bytearray((tmp_path / "model").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "model").write_bytes(data)
+    with pytest.raises(ModelError, match="damaged"):
+        IntegerFlow.load(tmp_path / "model")
+
+
+def test_export_costs_next_to_nothing() -> None:
+    maps = np.stack(draw_maps(150, (32, 32), 4, seed=2))
+    symbols = torch.from_numpy(np.searchsorted(VALUES, maps))[:, None]
+    train, test = symbols[:130], symbols[130:]
+    flow = architectures.label_maps(4, levels=2, pixels=10, near=6, hidden=(16,)).build()
+    fit(flow, train, config=TrainingConfig(batch_size=4, max_epochs=4, learning_rate=3e-3))
+    before = {name: tensor.clone() for name, tensor in flow.state_dict().items()}
+    want = float(flow.bits_per_dim(test).mean())
+    integer = export(flow, train)
+    encoder = Encoder()
+    for parts, predictions in integer.forward(test.numpy()):
+        for part, prediction in zip(parts, predictions, strict=True):
+            encoder.put(part, prediction)
+    assert encoder.bits / test.numel() < 1.01 * want
+    assert all(torch.equal(tensor, before[name]) for name, tensor in flow.state_dict().items()), "the flow is as it was"
+
+
+def test_export_of_couplings() -> None:
+    """Each layer is trained on what the integer layers before it leave."""
+    maps = np.stack(draw_maps(80, (8, 8), 3, seed=2)) % 3
+    data = torch.from_numpy(maps.astype(np.int64))[:, None]
+    net = spec.DenseNetSpec(blocks=1, hidden=16)
+    layers = (spec.SqueezeSpec(), spec.DenoisingCouplingSpec(net, top=3), spec.SplitPriorSpec(net))
+    flow = spec.FlowSpec(3, (1, 8, 8), layers).build()
+    config = TrainingConfig(batch_size=8, max_epochs=6, learning_rate=3e-3)
+    fit(flow, data, config=config)
+    integer = export(flow, data, config=TrainingConfig(batch_size=8, max_epochs=2, learning_rate=1e-3))
+    archive = compress(maps, integer)
+    assert np.array_equal(decompress(archive, integer), maps)
+    assert len(archive) * 8 < 1.1 * float(flow.bits_per_dim(data).sum()) * 64 + 8 * FIXED + 64
+
+
+def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
+    affine = ExactAffine(torch.ones(1, 4000, 3, 3), torch.zeros(1), input_bits=7)
+    affine.eval()
+    assert affine.bound() > 1 << 24
+    assert affine.weight.dtype == torch.float64
+    assert affine.is_exact()
+    small = ExactAffine(torch.ones(1, 4), torch.zeros(1), input_bits=7).eval()
+    assert small.weight.dtype == torch.float32
+    assert small.is_exact()
+    weight = 1 - torch.rand(1, 900, 3, 3, generator=torch.Generator().manual_seed(0)) / 4
+    middle = ExactAffine(weight, torch.zeros(1), input_bits=7).eval()
+    assert middle.tap_bound() < 1 << 24 < middle.bound()
+    assert middle.weight.dtype == torch.float32
+    assert middle.is_exact()
+    assert middle.fixed is not None
+    ones = torch.full((1, 900, 3, 3), 127.0)
+    sums = middle._fixed_products(ones, middle.fixed[0])
+    assert int(sums[0, 0, 1, 1]) == 127 * int(middle.fixed[0].long().sum())
+    with pytest.raises(InexactNetError, match="fit no accumulator"):
+        ExactAffine(torch.ones(1, 4), torch.full((1,), 1e30), input_bits=7).eval()
+
+
+def test_a_device_that_cannot_add_is_not_used(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = IntegerFlow.from_bytes(model.to_bytes())
+    right = ExactAffine._fixed_products
+    monkeypatch.setattr(
+        ExactAffine,
+        "_fixed_products",
+        lambda self, x, weight: right(self, x, weight) + (1 if x.dtype == torch.float32 else 0),
+    )
+    with pytest.warns(UserWarning, match="double is used"):
+        flow.to("cpu")
+    assert flow.is_exact()
+    x = np.random.default_rng(0).integers(0, 4, (1, 1, 20, 20))
+    assert code(flow, x) == code(model, x)
+
+
+def test_what_has_no_integer_form() -> None:
+    with pytest.raises(InexactNetError, match="there is no integer form of MLP"):
+        quantise_net(MLP(3, 1, 1, activation="tanh"), [])
+    with pytest.raises(ModelError, match="there is no integer form of ModularCoupling"):
+        export(architectures.eight_gaussians("modular").build(), torch.zeros(4, 2, dtype=torch.long))
