@@ -383,6 +383,11 @@ def test_splits_that_the_files_name_are_kept(tmp_path: Path) -> None:
         for i, part in enumerate(array):
             np.save(tmp_path / "maps" / f"{name}annot" / f"{i}.npy", part)
     data = read_label_maps(tmp_path / "maps").data_set()
+    assert "train" in data
+    assert "0" not in data
+    assert set(data) == set(data.splits)
+    with pytest.raises(KeyError, match="no split 'tests'; it has "):
+        data["tests"]
     assert {split: len(data[split]) for split in data.splits} == {"train": 5, "validation": 3, "test": 2}
 
 

@@ -262,7 +262,7 @@ class IntegerFlow:
 
     def bits_per_dim(self, x: Tensor | Array, batch_size: int = 16) -> Tensor:
         """The bits that each sample takes, divided by its number of symbols: (samples,), float64."""
-        symbols = np.asarray(x)
+        symbols = x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
         if not self.fits(symbols.shape[1:]):
             raise ValueError(f"the flow is for samples of shape {self.shape}, but these have {symbols.shape[1:]}")
         if symbols.size and not 0 <= symbols.min() <= symbols.max() < self.num_classes:

@@ -2,7 +2,7 @@
 
 __all__ = ["Data", "DataError", "DataSet"]
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,13 @@ class DataSet:
         if split not in self.splits:
             raise KeyError(f"{self.name} has no split {split!r}; it has {', '.join(self.splits)}")
         return self.splits[split]
+
+    def __contains__(self, split: object) -> bool:
+        return split in self.splits
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the splits."""
+        return iter(self.splits)
 
     @property
     def num_classes(self) -> int:
