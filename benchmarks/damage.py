@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20, help="so many maps in the archive")
     parser.add_argument("--size", type=int, default=24, help="rows and columns of each, cut out of the maps")
     parser.add_argument("--block", type=int, default=1)
+    parser.add_argument("--others", type=int, default=1, help="so many arrays that are not for the model")
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -61,13 +62,15 @@ def main() -> None:
     model = IntegerFlow.load(options.model)
     size = options.size
     maps = {f"{i}.png": part[-size:, :size] for i, part in enumerate(np.load(options.maps)[: options.count])}
-    maps["other"] = np.arange(300, dtype=np.int32) ** 2  # not for the model
+    generator = np.random.default_rng(options.seed)
+    for i in range(options.others):  # some of which can be compressed
+        shape = (int(generator.integers(100, 600)),)
+        maps[f"other {i}"] = generator.integers(0, 1 << 16 if i % 2 else 5, shape, dtype=np.int32)
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model, maps_per_block=options.block) as archive:
         for name, part in maps.items():
             archive.add(part, name)
     data = buffer.getvalue()
-    generator = np.random.default_rng(options.seed)
     read = refused = recovered = 0
     slowest = 0.0
     kinds: dict[str, int] = {}

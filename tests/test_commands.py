@@ -306,6 +306,7 @@ def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("no map")
     assert "holds no label map" in ddf("train", tmp_path / "texts", "-o", tmp_path / "run", code=1)
+    assert "--epochs is not for label maps" in ddf("train", masks, "-o", tmp_path / "run", "--epochs", 3, code=2)
     assert "invalid choice" in ddf("train", masks, "-o", tmp_path / "run", "--preset", "quick", code=2)
     Image.fromarray(np.full((40, 40), 9, dtype=np.uint8)).save(tmp_path / "other.png")
     assert "the value 9 is none of the 5 known classes" in ddf("evaluate", model, tmp_path / "other.png", code=1)

@@ -53,6 +53,7 @@ def add(commands: Commands) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     if options.data in NAMED:
+        _refuse(options, options.data, "steps", "mirrored")
         return _train_named(options)
     path = Path(options.data)
     if not path.exists():
@@ -60,6 +61,7 @@ def _train(options: argparse.Namespace) -> int:
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
         from ddf.data import read_table
 
+        _refuse(options, "a table", "steps", "mirrored", "integer")
         return _train_table(options, read_table(path, seed=options.seed))
     from ddf.data import read_label_maps
 
@@ -67,8 +69,17 @@ def _train(options: argparse.Namespace) -> int:
     for line in maps.skipped:
         _note(options, f"left out: {line}")
     if {part.ndim for part in maps.maps} == {1}:
+        _refuse(options, "an array of vectors", "steps", "mirrored", "integer")
         return _train_table(options, maps.data_set(seed=options.seed))
+    _refuse(options, "label maps, which have --steps", "epochs")
     return _train_codec(options, maps)
+
+
+def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
+    """Refuses options that have no say in this, rather than to ignore them."""
+    for name in names:
+        if getattr(options, name):
+            raise UsageError(f"--{name} is not for {what}; see `ddf train --help`")
 
 
 def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
@@ -147,7 +158,8 @@ def _fit(options: argparse.Namespace, spec: "FlowSpec", data: "DataSet", config:
         short = replace(config, learning_rate=1e-4, max_epochs=max(1, config.max_epochs // 5), ema=None, draws=1)
         short = replace(short, patience=short.max_epochs, precision="float32")
         model = ddf.codec.export(flow, data, config=short, run=options.output / "integer", device=options.device)
-        bits = float(model.bits_per_dim(test).mean())
+        model.to(flow.device)
+        bits = float(model.bits_per_dim(test, batch_size=128).mean())
     return _finish(options, model, bits, "bits per dimension", what)
 
 
