@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddf.codec.flow import IntegerFlow
 from ddf.flow import Flow
-from ddf.layers import Layer, SplitPrior
+from ddf.layers import Conditional, Layer, SplitPrior
 from ddf.layers.layer import Rearrangement
 
 Array = np.ndarray[Any, Any]
@@ -48,11 +48,13 @@ class State:
         symbols: (height, width), or (1, columns) for a vector: the symbols where they came from; −1 for those that
             have left the flow. Rows and columns that have left altogether are not there.
         left: How many symbols are still in the flow.
+        changed: Of the same shape: which symbols a coupling has made something else of, ranks as a rule.
     """
 
     layer: str
     symbols: Array
     left: int
+    changed: Array
 
 
 @torch.no_grad()
@@ -147,20 +149,27 @@ def states_of(model: Flow | IntegerFlow, x: Array) -> list[State]:
     if isinstance(model, IntegerFlow):
         symbols, places = model.padded(symbols.to(torch.int16), fill=model.num_classes), model.padded(places, fill=-1)
     canvas = np.asarray(x, dtype=np.int64).reshape(-1).copy()
-    found = [State("data", _compact(canvas.reshape(-1, *shape)[0]), x.size)]
+    changed = np.zeros(x.size, dtype=bool)
+    found = [_state("data", canvas, changed, shape)]
     for i, layer in enumerate(layers):
         symbols = model.carry(layer, symbols) if isinstance(model, IntegerFlow) else layer.carry(symbols)
+        if isinstance(layer, Conditional) and not isinstance(layer, SplitPrior):
+            _, target = layer.given_and_target(places)
+            moved = target.flatten().cpu().numpy()
+            changed[moved[moved >= 0]] = True
         places, _ = _follow(layer, i, places)
         if isinstance(layer, Rearrangement):
             continue
         there = places.flatten().cpu().numpy()
         canvas[:] = -1
         canvas[there[there >= 0]] = symbols.flatten().cpu().numpy()[there >= 0]
-        found.append(State(name_of(layer, i), _compact(canvas.reshape(-1, *shape)[0]), int((there >= 0).sum())))
+        found.append(_state(name_of(layer, i), canvas, changed, shape))
     return found
 
 
-def _compact(symbols: Array) -> Array:
-    """The rows and columns that have anything."""
-    there = symbols >= 0
-    return symbols[there.any(axis=1)][:, there.any(axis=0)].copy()
+def _state(layer: str, symbols: Array, changed: Array, shape: tuple[int, ...]) -> State:
+    """The first channel, without the rows and columns that have left."""
+    first, marks = (whole.reshape(-1, *shape)[0] for whole in (symbols, changed))
+    there = first >= 0
+    rows, columns = there.any(axis=1), there.any(axis=0)
+    return State(layer, first[rows][:, columns].copy(), int((symbols >= 0).sum()), marks[rows][:, columns].copy())

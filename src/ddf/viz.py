@@ -146,7 +146,7 @@ def sheet(maps: np.ndarray[Any, Any], colors: Sequence[Color], path: str | PathL
     from PIL import Image
 
     count, height, width = maps.shape
-    columns = max(1, min(count, round((count * height / width) ** 0.5)))
+    columns = _columns(count, (count * height / width) ** 0.5)
     rows = -(-count // columns)
     zoom = max(1, 160 // max(height, width))
     high, wide = height * zoom + gap, width * zoom + gap
@@ -160,10 +160,22 @@ def sheet(maps: np.ndarray[Any, Any], colors: Sequence[Color], path: str | PathL
         Image.fromarray(picture).save(temporary, "PNG")
 
 
+def _columns(count: int, ideal: float) -> int:
+    """How many columns: near the ideal, and such that the last row is full if that can be."""
+
+    def cost(columns: int) -> float:
+        empty = -count % columns
+        return abs(np.log(columns / ideal)) + 4 * empty / count
+
+    return min(range(count, 0, -1), key=cost) if count else 1
+
+
 def explanation(
     states: Sequence[State], bits: np.ndarray[Any, Any], colors: Sequence[Color], path: str | PathLike[str]
 ) -> None:
     """Draws what a sample becomes layer by layer, and below it where its bits go.
+
+    Classes have their colours. Ranks are white where the prediction was right, and the darker the more wrong it was.
 
     Arguments:
         states: What `states_of` returns.
@@ -184,14 +196,14 @@ def explanation(
     )
     parts: Any = figure.subfigures(2, 1, height_ratios=[rows * (12 / columns * ratio + 0.35), 12 * ratio * 0.62 + 0.5])
     above, below = parts
-    table = np.array([*colors, (235, 235, 235)], dtype=np.uint8)
     panels = above.subplots(rows, columns, squeeze=False).ravel()
     for axes in panels:
         axes.axis("off")
     for axes, state in zip(panels, shown, strict=False):
-        axes.imshow(table[state.symbols], interpolation="nearest", aspect="auto" if state.symbols.size < 2 else "equal")
+        picture = _painted(state, colors)
+        axes.imshow(picture, interpolation="nearest", aspect="auto" if state.symbols.size < 2 else "equal")
         number, _, name = state.layer.partition(" ")
-        words = {"DenoisingCoupling": "ranks", "SplitPrior": "what goes on"}.get(name, name)
+        words = {"DenoisingCoupling": "ranks (white: 0)", "SplitPrior": "what goes on"}.get(name, name)
         title = "the map" if state.layer == "data" else f"after layer {number}: {words}"
         axes.set_title(f"{title}\n{state.left:,} symbols left", fontsize=9)
     axes = below.subplots()
@@ -205,6 +217,19 @@ def explanation(
     axes.axis("off")
     below.colorbar(image, ax=axes, label="bits of a pixel", shrink=0.8)
     _save(figure, path)
+
+
+def _painted(state: State, colors: Sequence[Color]) -> np.ndarray[Any, Any]:
+    """Red, green and blue of every place of a state."""
+    table = np.array([*colors, _NOTHING], dtype=np.uint8)
+    steps = np.linspace(0, 1, max(2, len(colors)))[:, None]  # from light to dark, after the white of rank 0
+    ranks = np.round((1 - steps) * _FIRST_RANK + steps * _LAST_RANK).astype(np.uint8)
+    ranks[0] = 255
+    return np.where(((state.symbols >= 0) & state.changed)[..., None], ranks[state.symbols], table[state.symbols])
+
+
+_NOTHING = (205, 205, 205)  # the colour of what has left
+_FIRST_RANK, _LAST_RANK = np.array([[250, 170, 90], [90, 0, 20]])
 
 
 def share_of_half(bits: np.ndarray[Any, Any]) -> float:
