@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--run", type=Path, help="a directory to go on in")
-    parser.add_argument("--scene", type=int, default=0, help="which of the unseen ones")
+    parser.add_argument("--scene", type=int, default=9, help="which of the unseen ones")
     options = parser.parse_args()
     spec = architectures.cityscapes(split_priors=False, net=DenseNetSpec(blocks=3, hidden=64), shuffles="lattice")
     layers = (

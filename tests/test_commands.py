@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddf.codec import Archive, ArchiveWriter
+from ddf.codec import Archive, ArchiveWriter, FileReader
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 
 pytestmark = pytest.mark.xdist_group("commands")  # one process, which trains once
@@ -225,6 +225,27 @@ def test_nothing_is_written_outside(tmp_path: Path) -> None:
     assert "outside of" in ddf("decompress", tmp_path / "bad.ddf", "-o", tmp_path / "out", code=1)
     assert "outside of" in ddf("extract", tmp_path / "bad.ddf", "../outside", "-o", tmp_path / "out", code=1)
     assert [file.name for file in tmp_path.iterdir()] == ["bad.ddf"]
+
+
+def test_two_names_of_one_file(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path / "a.ddf", None) as archive:
+        for name in ("a/b", "a//b"):
+            archive.add(np.zeros(3, dtype=np.uint8), name)
+    with pytest.raises(ValueError, match="'a/b' and 'a//b', which are one file"):
+        list(FileReader(Archive(tmp_path / "a.ddf")).write_all(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_recovery_saves_what_can_be_written(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path / "odd.ddf", None) as archive:
+        for i, name in enumerate(["", "a/b", "../outside", "a//b", "x" * 300, "000000", "fine"]):
+            archive.add(np.full(3, i, dtype=np.uint8), name)
+    assert "outside of" in ddf("decompress", tmp_path / "odd.ddf", "-o", tmp_path / "out", code=1)
+    said = ddf("recover", tmp_path / "odd.ddf", "-o", tmp_path / "saved", code=1)
+    assert said.count("lost: ") == 4
+    saved = sorted(path.relative_to(tmp_path / "saved").as_posix() for path in (tmp_path / "saved").rglob("*.npy"))
+    assert saved == ["000000.npy", "a/b.npy", "fine.npy"]
+    assert np.load(tmp_path / "saved" / "a" / "b.npy").tolist() == [1, 1, 1]
 
 
 def test_the_model_that_comes_with_it(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def explanation(
     from matplotlib.figure import Figure
 
     shown = list(states) if len(states) <= 12 else [*states[:9], *states[-3:]]
-    columns = min(4, len(shown))
+    columns = min((4, 3), key=lambda count: -len(shown) % count) if len(shown) > 4 else len(shown)
     rows = -(-len(shown) // columns)
     height, width = bits.shape
     ratio = height / width
@@ -197,9 +197,11 @@ def explanation(
     parts: Any = figure.subfigures(2, 1, height_ratios=[rows * (12 / columns * ratio + 0.35), 12 * ratio * 0.62 + 0.5])
     above, below = parts
     panels = above.subplots(rows, columns, squeeze=False).ravel()
-    for axes in panels:
+    for axes in panels[len(shown) :]:
         axes.axis("off")
     for axes, state in zip(panels, shown, strict=False):
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color("lightgrey")
         picture = _painted(state, colors)
         axes.imshow(picture, interpolation="nearest", aspect="auto" if state.symbols.size < 2 else "equal")
         number, _, name = state.layer.partition(" ")

@@ -23,7 +23,7 @@ from ddf.codec import (
 )
 from ddf.codec.blocks import Method
 from tests import reference_decoder
-from tests.zoo import assorted_arrays, draw_maps, exact, write_archive
+from tests.zoo import VALUES, assorted_arrays, draw_maps, exact, write_archive
 
 FIXED = 58
 """What an archive of one array costs beside its block."""
@@ -271,3 +271,82 @@ def test_an_error_while_writing_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         make_a_mistake()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_writers_do_not_replace_each_others_archives(tmp_path: Path) -> None:
+    path, array = tmp_path / "a.ddf", np.zeros(3, np.uint8)
+    first, second = ArchiveWriter(path, None), ArchiveWriter(path, None)
+    first.add(array, "first")
+    second.add(array, "second")
+    first.close()
+    with pytest.raises(FileExistsError, match="made by someone else meanwhile"):
+        second.close()
+    assert Archive(path).names == ["first"]
+    one, two = (ArchiveWriter(path, None, append=True) for _ in range(2))
+    one.add(array, "one")
+    two.add(array, "two")
+    two.close()
+    with pytest.raises(FileExistsError, match="changed by someone else meanwhile"):
+        one.close()
+    assert Archive(path).names == ["first", "two"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.ddf"]
+
+
+def test_what_a_model_does_badly_is_coded_without_it(model: IntegerFlow) -> None:
+    noise = np.random.default_rng(0).integers(0, 4, (1, 64))
+    rows = np.array(VALUES)[np.tile(noise, (64, 1))]
+    for array in (rows.astype(np.uint8), rows.astype(np.int64), np.zeros((500, 600), np.uint8)):
+        assert len(compress(array, model)) <= len(compress(array, None)) + 1
+
+
+def test_a_strange_map_does_not_spoil_its_block(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    alone = len(write_archive(tmp_path / "a", model, maps, maps_per_block=20))
+    strange = [part.copy() for part in maps]
+    strange[7][0, 0] = 200
+    data = write_archive(tmp_path / "b", model, strange, maps_per_block=20)
+    assert len(data) < alone + len(compress(strange[7], None)) + 60
+    assert all(np.array_equal(one, two) for (_, one), two in zip(Archive(data, model), strange, strict=True))
+
+
+def test_appending_takes_the_model_that_is_there(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    write_archive(tmp_path / "a", model, maps[:2], embed_model=True)
+    before = (tmp_path / "a").stat().st_size
+    with ArchiveWriter(tmp_path / "a", None, append=True) as writer:
+        writer.add(maps[2], "another")
+    assert (tmp_path / "a").stat().st_size - before < len(compress(maps[2], None)) - 50
+    assert np.array_equal(Archive(tmp_path / "a")["another"], maps[2])
+
+
+def test_archives_from_files_that_are_open(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+    data = write_archive(tmp_path / "a", model, maps[:2])
+    assert np.array_equal(Archive(io.BytesIO(data), model)[1], maps[1])
+    with (tmp_path / "a").open("rb") as file:
+        assert len(Archive(file, model)) == 2
+        assert not file.closed
+    with pytest.raises(TypeError, match="a path, bytes or a file that is open, not 5"):
+        Archive(5)  # type: ignore[arg-type]
+
+
+def test_too_many_dimensions() -> None:
+    assert decompress(compress(np.zeros((1,) * 32, np.int16), None)).ndim == 32
+    with pytest.raises(ValueError, match="up to 32 dimensions, not of 33"):
+        compress(np.zeros((1,) * 33, np.int16), None)
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = ArchiveWriter(tmp_path / "a.ddf", None)
+
+    class Full:
+        def write(self, data: bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            file.close()
+            raise OSError(28, "No space left on device")
+
+    file = writer._file
+    monkeypatch.setattr(writer, "_file", Full())
+    writer.add(np.zeros(3, np.uint8))
+    with pytest.raises(OSError, match=r"cannot write .*a.ddf: No space left"):
+        writer.close()
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import resource
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from ddf.codec import (
     WrongModelError,
     recover,
 )
+from ddf.codec.layout import BLOCK, END, INDEX, KIND, MAGIC
 from ddf.codec.varint import write_varint
 from tests.zoo import assorted_arrays, draw_maps, write_archive
 
@@ -152,3 +155,60 @@ def test_no_archive_at_all(tmp_path: Path) -> None:
             Archive(data)
         with pytest.raises(DamagedArchiveError):
             recover(data)
+
+
+def crafted(
+    kind: bytes, body: bytes = b"", index: bytes | None = None, flags: int = 0, model: bytes = bytes(16)
+) -> bytes:
+    """An archive with the right checksums around what cannot be."""
+
+    def record(number: int, content: bytes) -> bytes:
+        return write_varint(len(content) << 2 | number) + content
+
+    def checked(content: bytes) -> bytes:
+        return zlib.crc32(content).to_bytes(4, "little") + content
+
+    header = MAGIC + bytes([1, flags]) + model
+    data = header + zlib.crc32(header).to_bytes(4, "little")
+    data += record(KIND, checked(kind)) + record(BLOCK, bytes(4) + body)
+    plain = b"\0" + write_varint(1) + write_varint(1) + write_varint(26) + write_varint(26) + write_varint(0)
+    end = record(INDEX, checked(plain if index is None else index))
+    return data + end + (len(end) + 8).to_bytes(4, "little") + END
+
+
+U8, LARGE = 0, write_varint(1 << 62)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        crafted(bytes([1, U8, 3, 0]) + LARGE + LARGE),
+        crafted(bytes([1, U8, 64]) + bytes([1]) * 64),
+        crafted(bytes([1, U8, 1, 4]), index=b"\0" + write_varint(1) + write_varint(1 << 40)),
+        crafted(bytes([1, U8, 1, 4]), index=b"\0" + write_varint(1 << 40) + write_varint(1 << 40)),
+        crafted(bytes([1, U8, 1, 4]), index=b"\1" + zlib.compress(bytes(1 << 26), 9)),
+        crafted(bytes([1, U8, 1, 4]), index=b"\7" + write_varint(1) + write_varint(1)),
+        crafted(bytes([1, U8, 1, 4]), flags=1),
+        crafted(bytes([1, U8, 1]) + write_varint(1 << 39)),
+    ],
+    ids=["shape", "dimensions", "arrays", "blocks", "bomb", "byte", "flag", "length"],
+)
+def test_right_checksums_around_what_cannot_be(data: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DamagedArchiveError):
+        list(Archive(data))
+    assert recover(data).lost
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+def test_a_map_that_fits_no_memory(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = write_varint(1 << 20)
+    data = crafted(bytes([2, U8, 2]) + side + side, model=model.fingerprint)
+
+    def empty(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    archive = Archive(data, model)
+    monkeypatch.setattr(np, "empty", empty)
+    with pytest.raises(DamagedArchiveError, match="fits no memory"):
+        archive[0]

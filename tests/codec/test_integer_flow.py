@@ -85,7 +85,7 @@ def test_a_model_file_is_the_model(tmp_path: Path) -> None:
     assert len(fingerprints) == len(INTEGER_FLOWS)
     flow = architectures.label_maps(4, levels=1).build()
     flow.save(tmp_path / "float")
-    with pytest.raises(ModelError, match="holds no integer flow; `export` makes one"):
+    with pytest.raises(ModelError, match="it holds another flow, of which `export` makes one"):
         IntegerFlow.load(tmp_path / "float")
     data = bytearray((tmp_path / "model").read_bytes())
     data[-1] ^= 1

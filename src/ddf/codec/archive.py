@@ -44,20 +44,24 @@ class Archive:
     """Reads an archive, one array at a time or all of them.
 
     Arguments:
-        path: The file, or its bytes.
+        path: The file, or its bytes, or a file that is open and can be sought in.
         model: The integer flow it was made with; not needed if the archive holds it, or was made without.
     """
 
-    def __init__(self, path: str | PathLike[str] | bytes, model: IntegerFlow | None = None) -> None:
+    def __init__(self, path: str | PathLike[str] | bytes | BinaryIO, model: IntegerFlow | None = None) -> None:
         check_model(model)
         self._file: BinaryIO
         if isinstance(path, bytearray | memoryview):
             path = bytes(path)
         if isinstance(path, bytes):
             self._file, self.name = io.BytesIO(path), "the archive"
-        else:
+        elif isinstance(path, str | PathLike):
             self._file, self.name = Path(path).open("rb"), str(path)  # noqa: SIM115 (closed by close)
-        weakref.finalize(self, self._file.close)
+            weakref.finalize(self, self._file.close)
+        elif hasattr(path, "read") and hasattr(path, "seek"):
+            self._file, self.name = path, "the archive"
+        else:
+            raise TypeError(f"an archive is a path, bytes or a file that is open, not {path!r}")
         try:
             self._file.seek(0, os.SEEK_END)
             self.size = self._file.tell()
@@ -74,7 +78,7 @@ class Archive:
     @property
     def names(self) -> list[str]:
         """What the arrays are called, in order."""
-        return self.index.names
+        return self.index.names or [""] * len(self)
 
     def __len__(self) -> int:
         return self.index.maps
@@ -203,6 +207,8 @@ class Archive:
                 yield block
             elif record == INDEX or begin != HEADER_SIZE or not self.embeds_model:
                 raise self._damaged("it has an index or a model in the middle")
+            if begin == HEADER_SIZE and self.embeds_model and record != MODEL:
+                raise self._damaged("the model that it should hold is not there")
 
     def kinds(self) -> list[tuple[int, bytes]]:
         """Where kinds are in the file, and what they say."""
@@ -250,7 +256,7 @@ class Archive:
         if kind != INDEX or after != self.size - FOOTER_SIZE or not matches(body):
             raise self._damaged("its index does not match its checksum; `recover` may save what is left")
         try:
-            return Index.from_bytes(body[4:]), start
+            return Index.from_bytes(body[4:], self.size), start
         except (ValueError, zlib.error) as error:
             raise self._damaged(f"its index is unreadable ({error})") from error
 

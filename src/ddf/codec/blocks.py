@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -38,8 +39,11 @@ MOST_SHARED_BYTES = 1 << 26
 """So many arrays, and bytes of them, share a block at most: what is damaged can ask for no more memory than that."""
 
 _MOST_PADDING = 64  # a model is not used on maps so thin that so many times their pixels would be worked on
-_MOST_BYTES = 1 << 48
-_SUSPICIOUS = 16  # a model that saves less than this factor is compared with a general compressor
+_MOST_BYTES = 1 << 40  # of one array
+_MOST_DIMENSIONS = 32  # NumPy has had no more than that for long
+_SUSPICIOUS = (
+    2  # a model is compared with a general compressor unless a hasty one takes more than so many times as much
+)
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
 
 
@@ -87,8 +91,10 @@ class Kind:
                 size, position = read_varint(data, position)
                 shape.append(size)
             kind = cls(Method(flags & 3), dtype, tuple(shape), bool(flags & 4), bool(flags & 8))
-            if flags >> 4 or position != len(data) or dtype >= len(DTYPES) or kind.size > _MOST_BYTES:
+            if flags >> 4 or position != len(data) or dtype >= len(DTYPES) or dimensions > _MOST_DIMENSIONS:
                 raise ValueError("it says what cannot be")
+            if replace(kind, shape=tuple(size or 1 for size in shape)).size > _MOST_BYTES:
+                raise ValueError(f"arrays of shape {kind.shape} are too large")
         except (ValueError, IndexError) as error:
             raise DamagedArchiveError(f"the archive is damaged: a kind of array is unreadable ({error})") from error
         return kind
@@ -119,6 +125,11 @@ class Block:
     payload: bytes
     number: int = 0
     bits: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """What to call it in an error."""
+        return repr(self.names[0]) if self.names[0] else f"array {self.number}"
 
     def to_bytes(self, number: int) -> bytes:
         """What an archive holds of it, after so many arrays."""
@@ -152,6 +163,10 @@ def kind_of(array: Array, model: IntegerFlow | None, named: bool = True, shared:
     """The kind of an array, coded by the model if it can be; refuses what is no array of integers."""
     if array.dtype.kind not in "iub":
         raise TypeError(f"an archive holds arrays of integers, but this one has the dtype {array.dtype}")
+    if array.ndim > _MOST_DIMENSIONS:
+        raise ValueError(f"an archive holds arrays of up to {_MOST_DIMENSIONS} dimensions, not of {array.ndim}")
+    if array.nbytes > _MOST_BYTES:
+        raise ValueError(f"an archive holds arrays of up to {_MOST_BYTES} bytes, not of {array.nbytes}")
     dtype = DTYPES.index(array.dtype.newbyteorder("<").str)
     modelled = model is not None and array.size > 0 and _sample_shape(model, array.shape) is not None
     return Kind(Method.MODEL if modelled else Method.LZMA, dtype, array.shape, named, shared)
@@ -166,12 +181,17 @@ def encode_blocks(
     another kind.
     """
     blocks: list[Block] = []
+    general = replace(kind, method=Method.LZMA)
     if kind.method == Method.MODEL:
         assert model is not None
         symbols = [_symbols(model, array) for array in arrays]
-        if kind.shared and any(part is None for part in symbols):
-            return _encode_generally(replace(kind, method=Method.LZMA), arrays, names)
         known = [i for i, part in enumerate(symbols) if part is not None]
+        if kind.shared and len(known) < len(arrays):  # what the model knows shares blocks, and the rest does
+            for is_known, run in groupby(range(len(arrays)), lambda i: symbols[i] is not None):
+                which = list(run)
+                job = [arrays[i] for i in which], [names[i] for i in which], verify
+                blocks += encode_blocks(model, kind if is_known else general, *job)
+            return blocks
         coded = _encode_with_model(model, kind, [part for part in symbols if part is not None])
         if verify and coded:
             decoded = _decode_with_model(model, kind, [payload for payload, _ in coded], len(known))
@@ -183,17 +203,18 @@ def encode_blocks(
         for number, group in enumerate(groups):
             some, called = [arrays[i] for i in group], tuple(names[i] for i in group)
             if number not in found:
-                blocks += _encode_generally(replace(kind, method=Method.LZMA), some, called)
+                blocks.append(_encode_generally(general, some, called, verify))
                 continue
             payload, bits = found[number]
             block = Block(kind, called, _checksum(kind, called, some, payload), payload, bits=bits)
-            if len(payload) * _SUSPICIOUS > kind.size * len(group):
-                block = min([block, *_encode_generally(replace(kind, method=Method.LZMA), some, called)], key=_length)
+            hasty = zlib.compress(b"".join(np.ascontiguousarray(symbols[i]).tobytes() for i in group), 1)
+            if len(hasty) < _SUSPICIOUS * len(payload):
+                block = min(block, _encode_generally(general, some, called, verify), key=_length)
             blocks.append(block)
         return blocks
     groups = [list(range(len(arrays)))] if kind.shared else [[i] for i in range(len(arrays))]
     for group in groups:
-        blocks += _encode_generally(kind, [arrays[i] for i in group], tuple(names[i] for i in group))
+        blocks.append(_encode_generally(kind, [arrays[i] for i in group], tuple(names[i] for i in group), verify))
     return blocks
 
 
@@ -221,10 +242,13 @@ def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block], slack: int
                 found = [[part] for part in _decode_with_model(model, kind, payloads, len(blocks))]
         except InvalidCodeError as error:
             raise DamagedArchiveError("the archive is damaged: the code of an array is not valid") from error
+        except MemoryError as error:
+            raise DamagedArchiveError(
+                f"{blocks[0].label} has the shape {kind.shape}, which fits no memory here, or the archive is damaged"
+            ) from error
     for block, arrays in zip(blocks, found, strict=True):
         if len(arrays) != len(block.names) or number_of(block, arrays, slack) is None:
-            label = repr(block.names[0]) if block.names[0] else "a block without names"
-            raise DamagedArchiveError(f"the archive is damaged: {label} does not match its checksum")
+            raise DamagedArchiveError(f"the archive is damaged: {block.label} does not match its checksum")
     return found
 
 
@@ -318,13 +342,16 @@ def _decode_with_model(model: IntegerFlow, kind: Kind, payloads: Sequence[bytes]
 # ---- Without ---------------------------------------------------------------------------------------------------------
 
 
-def _encode_generally(kind: Kind, arrays: Sequence[Array], names: Sequence[str]) -> list[Block]:
+def _encode_generally(kind: Kind, arrays: Sequence[Array], names: Sequence[str], verify: bool) -> Block:
     raw = b"".join(_raw(kind, array) for array in arrays)
     names = tuple(names)
     squeezed = lzma.compress(raw, format=lzma.FORMAT_RAW, filters=_FILTERS)
     method, payload = (Method.LZMA, squeezed) if len(squeezed) < len(raw) else (Method.RAW, raw)
     kind = replace(kind, method=method)
-    return [Block(kind, names, _checksum(kind, names, arrays, payload), payload, bits=8.0 * len(payload))]
+    block = Block(kind, names, _checksum(kind, names, arrays, payload), payload, bits=8.0 * len(payload))
+    if verify and any(not np.array_equal(*pair) for pair in zip(_decode_generally(block), arrays, strict=True)):
+        raise RuntimeError(f"{names[0] or 'an array'} did not decode to itself; nothing was written")
+    return block
 
 
 def _decode_generally(block: Block) -> list[Array]:
@@ -334,13 +361,14 @@ def _decode_generally(block: Block) -> list[Array]:
         try:
             raw = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS).decompress(raw, max_length=count * size + 1)
         except lzma.LZMAError as error:
-            raise DamagedArchiveError(f"the archive is damaged: {block.names[0]!r} cannot be unpacked") from error
+            raise DamagedArchiveError(f"the archive is damaged: {block.label} cannot be unpacked") from error
     if len(raw) != count * size:
-        raise DamagedArchiveError(f"the archive is damaged: {block.names[0]!r} has another size than it should")
+        raise DamagedArchiveError(f"the archive is damaged: {block.label} has another size than it should")
     dtype = np.dtype(DTYPES[block.kind.dtype])
     if dtype.kind == "b" and raw.strip(b"\0\1"):
-        raise DamagedArchiveError(f"the archive is damaged: {block.names[0]!r} holds what is neither true nor false")
-    return list(np.frombuffer(raw, dtype=dtype).reshape(count, *block.kind.shape).copy())
+        raise DamagedArchiveError(f"the archive is damaged: {block.label} holds what is neither true nor false")
+    flat = np.frombuffer(raw, dtype=dtype).reshape(count, -1).copy() if size else np.empty((count, 0), dtype)
+    return [part.reshape(block.kind.shape) for part in flat]
 
 
 def _raw(kind: Kind, array: Array) -> bytes:

@@ -90,10 +90,14 @@ class IntegerFlow:
         """Reads what `save` wrote."""
         if Path(path).is_dir():
             raise ModelError(f"{path} is a folder, not the file of an integer flow")
+        return cls._load(Path(path), str(path))
+
+    @classmethod
+    def _load(cls, path: Path, name: str) -> "IntegerFlow":
         try:
-            tensors, header = read_tensors(Path(path))
+            tensors, header = read_tensors(path)
             if header.get("integer") != 1:
-                raise ModelError(f"{path} holds no integer flow; `export` makes one of a trained flow")
+                raise ModelError("it holds another flow, of which `export` makes one")
             spec = from_plain(header["spec"])
             flow: Flow = spec.build()
             flow.classes = classes_from_plain(header["classes"])
@@ -110,7 +114,8 @@ class IntegerFlow:
             if not integer.is_exact():
                 integer.to("cpu")
         except (DamagedFileError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise ModelError(f"{path} is not the file of an integer flow: {error}") from error
+            why = str(error).replace(str(path), name)
+            raise ModelError(f"{name} is not the file of an integer flow: {why}") from error
         return integer
 
     def to_bytes(self) -> bytes:
@@ -123,7 +128,7 @@ class IntegerFlow:
         with tempfile.TemporaryDirectory(prefix="ddf-") as folder:
             path = Path(folder) / "model"
             path.write_bytes(data)
-            return cls.load(path)
+            return cls._load(path, "what was given")
 
     def _header(self) -> dict[str, Any]:
         return {"integer": 1, "spec": to_plain(self.spec), "classes": self.classes.to_plain()}

@@ -189,6 +189,11 @@ class FileReader:
             processes: How many processes decode at once.
         """
         places = {name: self.place(name, folder) for name in self.names}
+        taken: dict[Path, str] = {}
+        for name, place in places.items():
+            if place in taken:
+                raise ValueError(f"the archive holds {taken[place]!r} and {name!r}, which are one file, {place}")
+            taken[place] = name
         if not overwrite:
             for place in places.values():
                 if place.exists():

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddf.codec.blocks import MOST_SHARED
 from ddf.codec.flow import IntegerFlow
 from ddf.codec.varint import read_varint, write_varint
 
@@ -40,7 +41,7 @@ BLOCK, KIND, MODEL, INDEX = range(4)  # the types of records
 EMBEDDED = 1  # the flag of an archive with its model inside
 STRIDE = 16  # the index knows where every 16th block begins
 HEAD = 10  # the head of a record has fewer bytes than that
-_MOST_INDEX = 1 << 32  # bytes; of more, a crafted file would fill the memory
+_LEAST_BLOCK = 5  # bytes in a file
 NOTHING = bytes(16)  # the fingerprint where there is no model
 
 
@@ -58,7 +59,7 @@ class Index:
         points: For every 16th block: where it begins, where its kind is, and how many arrays come before it.
         kinds: Where kinds are and what they say, once more: no damage to one of them is to take its arrays along. (If
             there is but one block, none.)
-        names: What the arrays are called, "" for those without a name.
+        names: What the arrays are called, "" for those without a name; empty if none has one.
     """
 
     blocks: int
@@ -86,10 +87,20 @@ class Index:
         return b"\1" + squeezed if len(squeezed) < len(plain) else b"\0" + plain
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Index":
-        plain = zlib.decompressobj().decompress(data[1:], _MOST_INDEX) if data[:1] == b"\1" else data[1:]
+    def from_bytes(cls, data: bytes, size: int) -> "Index":
+        """Reads an index of an archive of so many bytes, in which all that it says is said once more."""
+        plain = data[1:]
+        if data[:1] == b"\1":
+            unpacker = zlib.decompressobj()
+            plain = unpacker.decompress(plain, 4 * size + 1024)
+            if not unpacker.eof or unpacker.unused_data:
+                raise ValueError("it is longer than what it is about")
+        elif data[:1] != b"\0":
+            raise ValueError("it begins with what cannot be")
         blocks, position = read_varint(plain, 0)
         maps, position = read_varint(plain, position)
+        if blocks * _LEAST_BLOCK > size or maps > blocks * MOST_SHARED:
+            raise ValueError(f"there cannot be {maps} arrays in {blocks} blocks of {size} bytes")
         points: list[tuple[int, int, int]] = []
         last = (0, 0, 0)
         for _ in range(-(-blocks // STRIDE)):
@@ -109,8 +120,8 @@ class Index:
             kinds.append((place, plain[position : position + length]))
             position += length
         rest = plain[position:].decode()
-        names = rest.split("\0") if rest else [""] * maps
-        if len(names) != maps:
+        names = rest.split("\0") if rest else []
+        if names and len(names) != maps:
             raise ValueError("there are not as many names as arrays")
         return cls(blocks, maps, points, kinds, names)
 
@@ -136,4 +147,4 @@ def matches(body: bytes) -> bool:
 def wrong_model(needed: bytes, given: IntegerFlow | None) -> str:
     """What to say where another model is needed."""
     have = "none was given" if given is None else f"the one given is {given.fingerprint.hex()}"
-    return f"it needs the model {needed.hex()}, but {have}"
+    return f"it needs the model {needed.hex()}, but {have}; give it that one (--model FILE, or model=…)"

@@ -39,7 +39,7 @@ class Recovered:
     """What could be read of a damaged archive.
 
     Arguments:
-        arrays: The arrays with their names, in order; without a name, their number.
+        arrays: The arrays with their names, in order; without a name, their number, in six digits.
         lost: What was wrong, and where.
     """
 
@@ -127,7 +127,7 @@ class _Salvage(Archive):
         (arrays,) = decode_blocks(model, [block], slack)
         self.number = number_of(block, arrays, slack) or self.number
         for name, array in zip(block.names, arrays, strict=True):
-            self.found.arrays.append((name or f"{self.number}", array))
+            self.found.arrays.append((name or f"{self.number:06}", array))
             self.number += 1
 
     def _resume(self, damaged: int, kind: Kind | None) -> tuple[int, Kind | None]:

@@ -46,7 +46,8 @@ class ArchiveWriter:
 
     Arguments:
         path: The file, or anything that can be written to.
-        model: The integer flow to code with; None for a general compressor alone.
+        model: The integer flow to code with; None for a general compressor alone, or, with `append`, for the one in
+            the archive.
         embed_model: Whether to put the model into the archive, which is then complete in itself.
         maps_per_block: How many arrays of one shape share a block at most. Blocks cost a few bytes each and are read
             whole.
@@ -80,6 +81,9 @@ class ArchiveWriter:
         batch_size: int | None = None,
     ) -> None:
         check_model(model)
+        if append and model is None and isinstance(path, str | PathLike) and Path(path).is_file():
+            with Archive(path) as old:
+                model = old.model if old.embeds_model else None
         batch_size = usual_batch(model) if batch_size is None else batch_size
         check_counts(maps_per_block=maps_per_block, processes=processes, batch_size=batch_size)
         if append and overwrite:
@@ -106,6 +110,8 @@ class ArchiveWriter:
         self._names: set[str] = set()
         self._closed = False
         self._position = 0
+        self._before: os.stat_result | None = None  # the file that is there
+        self._overwrite = overwrite
         self._pool = Pool(model, processes)
         if isinstance(path, str | PathLike):
             self._path = Path(path).resolve()
@@ -125,7 +131,11 @@ class ArchiveWriter:
             append = False
         elif self._path.exists() and not (append or overwrite):
             raise FileExistsError(f"{self._path} is there already; overwrite=True replaces it, append=True adds to it")
-        handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=self._path.parent)
+        self._before = self._path.stat() if append else None
+        try:
+            handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=self._path.parent)
+        except OSError as error:
+            raise type(error)(error.errno, f"cannot write {self._path}: {error.strerror}") from error
         self._temporary = Path(name)
         self._file = os.fdopen(handle, "w+b")
         if append:
@@ -148,7 +158,7 @@ class ArchiveWriter:
         """Takes over what an archive holds, but for its end."""
         old = Archive(path, model=self.model)
         if old.fingerprint not in (NOTHING, None if self.model is None else self.model.fingerprint):
-            raise WrongModelError(wrong_model(old.fingerprint, self.model))
+            raise WrongModelError(f"{path}: {wrong_model(old.fingerprint, self.model)}")
         if old.fingerprint == NOTHING and self.model is not None:
             raise WrongModelError(f"{path} was made without a model and cannot go on with one")
         if embed_model and not old.embeds_model:
@@ -162,7 +172,7 @@ class ArchiveWriter:
                 self._put(part)
                 left -= len(part)
         index = old.index
-        self._index = Index(0, 0, list(index.points), old.kinds(), list(index.names))
+        self._index = Index(0, 0, list(index.points), old.kinds(), list(old.names))
         self._blocks, self._maps = index.blocks, index.maps
         self._names = {name for name in index.names if name}
 
@@ -237,7 +247,12 @@ class ArchiveWriter:
         self._put(write_varint(len(body) << 2 | kind) + body)
 
     def _put(self, data: bytes) -> None:
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            if self._path is None:
+                raise
+            raise type(error)(error.errno, f"cannot write {self._path}: {error.strerror}") from error
         self._position += len(data)
 
     def close(self) -> None:
@@ -262,7 +277,7 @@ class ArchiveWriter:
                 mask = os.umask(0)
                 os.umask(mask)
                 self._temporary.chmod(0o666 & ~mask)
-                self._temporary.replace(self._path)
+                self._appear()
                 self._temporary = None
         except BaseException:
             self.abandon()
@@ -270,12 +285,31 @@ class ArchiveWriter:
         self._closed = True
         self._pool.close()
 
+    def _appear(self) -> None:
+        """Gives the file its name, unless there is one meanwhile that is not to be replaced."""
+        assert self._path is not None
+        assert self._temporary is not None
+        if self._before is not None:
+            now = self._path.stat() if self._path.exists() else None
+            if now is None or (now.st_ino, now.st_size, now.st_mtime_ns) != (
+                self._before.st_ino,
+                self._before.st_size,
+                self._before.st_mtime_ns,
+            ):
+                raise FileExistsError(
+                    f"{self._path} has been changed by someone else meanwhile: nothing was added to it"
+                )
+        elif not self._overwrite and self._path.exists():
+            raise FileExistsError(f"{self._path} has been made by someone else meanwhile; it was not replaced")
+        self._temporary.replace(self._path)
+
     def abandon(self) -> None:
         """Gives up: nothing appears under the archive's name."""
         self._closed = True
         self._pool.close()
         if self._temporary is not None:
-            self._file.close()
+            with suppress(OSError):  # what is still to be written need not be
+                self._file.close()
             with suppress(OSError):
                 self._temporary.unlink()
             self._temporary = None

@@ -22,7 +22,7 @@ from ddf.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from ddf.codec import Archive
+    from ddf.codec import Archive, IntegerFlow
 
 _NEEDED = "the model the archive was made with, unless the archive holds it, or it is the one that comes with ddf"
 
@@ -82,12 +82,12 @@ def _compress(options: argparse.Namespace) -> int:
     files = [(name, path) for name, path in files_in(options.inputs) if path.resolve() != target.resolve()]
     if not files:
         raise ValueError(f"there are no files in {', '.join(options.inputs)}")
-    model = integer_model(options.model).to(options.device)
     start = time.monotonic()
     before = target.stat().st_size if options.append and target.exists() else 0
+    model = _model_of(target, options) if before else integer_model(options.model)
     with ArchiveWriter(
         target,
-        model,
+        model.to(options.device),
         embed_model=options.embed and not before,
         maps_per_block=options.per_block,
         verify=not options.no_verify,
@@ -111,10 +111,18 @@ def _compress(options: argparse.Namespace) -> int:
     return 0
 
 
+def _model_of(archive: Path, options: argparse.Namespace) -> "IntegerFlow":
+    """The model to go on with: the one named, or the one that the archive holds, or else ddf's own."""
+    with open_archive(str(archive), options.model) as there:
+        if options.model is None and there.embeds_model and there.model is not None:
+            return there.model
+    return integer_model(options.model)
+
+
 def _advice(options: argparse.Namespace) -> list[str]:
-    if options.model is None:
+    if options.model is None and not options.append:
         return ["A model of your own (`ddf train`) makes it smaller, as a rule much smaller."]
-    if not options.embed:
+    if options.model is not None and not options.embed:
         return [f"It needs {options.model} to be read again (or say --embed)."]
     return []
 
@@ -273,16 +281,32 @@ def _recover(options: argparse.Namespace) -> int:
     from ddf.codec import Archive, ArchiveWriter, FileReader, recover
 
     found = recover(options.archive, integer_model(options.model))
+    lost = list(found.lost)
     buffer = io.BytesIO()  # a whole archive of what is left
     with ArchiveWriter(buffer, model=None, verify=False) as whole:
         for name, array in found.arrays:
-            whole.add(array, name)
+            if name in whole.names:
+                lost.append(f"{name!r}: there are two of that name")
+            else:
+                whole.add(array, name)
     reader = FileReader(Archive(buffer.getvalue()))
-    written = list(reader.write_all(options.output, options.force))
+    written: set[Path] = set()
+    for name in reader.names:
+        try:
+            place = reader.place(name, options.output)
+            if place in written or (place.exists() and not options.force):
+                raise FileExistsError(
+                    f"{place} is there already" + ("" if place in written else "; --force replaces it")
+                )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            reader.write(name, place)
+            written.add(place)
+        except (OSError, ValueError) as error:
+            lost.append(f"{name!r}: {error}")
     say(
         options,
-        {"files": len(written), "lost": found.lost},
+        {"files": len(written), "lost": lost},
         f"{options.output}: {len(written)} files",
-        *(f"lost: {line}" for line in found.lost),
+        *(f"lost: {line}" for line in lost),
     )
-    return 1 if found.lost else 0
+    return 1 if lost else 0
