@@ -130,7 +130,7 @@ def test_every_truncation_is_refused(flow: ddf.Flow, path: Path) -> None:
     whole = path.read_bytes()
     for length in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+        with pytest.raises(CheckpointError, match="not a whole safetensors file"):
             ddf.load(path)
 
 
@@ -149,17 +149,17 @@ def test_every_damaged_byte_is_noticed(flow: ddf.Flow, path: Path) -> None:
 
 def test_foreign_files_are_refused(path: Path) -> None:
     path.write_bytes(os.urandom(1000))
-    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
         ddf.load(path)
     torch.save({"a": torch.zeros(3)}, path)
-    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
         ddf.load(path)
     for metadata in (None, {"format": "pt"}, {"ddf": "null"}, {"ddf": "{}"}):
         save_file({"a": torch.zeros(3)}, path, metadata=metadata)
         with pytest.raises(CheckpointError, match="is a safetensors file, but ddf did not write it"):
             ddf.load(path)
     save_file({"a": torch.zeros(3)}, path, metadata={"ddf": "{"})
-    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
         ddf.load(path)
 
 

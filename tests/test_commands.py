@@ -1,6 +1,7 @@
 """Every command through the real executable: good use, bad use, interruption."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,7 +45,10 @@ def start(*arguments: object) -> "subprocess.Popen[str]":
 
 
 def as_json(*arguments: object) -> dict:
-    return json.loads(ddf(*arguments, "--json"))
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(ddf(*arguments, "--json"), parse_constant=refuse)
 
 
 def save_scene(scene: np.ndarray, path: Path) -> None:
@@ -122,7 +126,7 @@ def test_a_folder_goes_in_and_comes_out(tmp_path: Path, masks: Path, model: Path
     assert as_json("decompress", archive, "-o", tmp_path / "out")["files"] == 14
     for name in names:
         assert same_image(masks / name, tmp_path / "out" / name)
-    assert as_json("verify", archive) == {"arrays": 15, "whole": True}
+    assert as_json("verify", archive) == {"files": 14, "whole": True}
     ddf("extract", archive, names[3], "-o", tmp_path / "one")
     assert same_image(masks / names[3], tmp_path / "one" / names[3])
     inspected = as_json("inspect", archive)
@@ -130,6 +134,22 @@ def test_a_folder_goes_in_and_comes_out(tmp_path: Path, masks: Path, model: Path
     assert inspected["embedded"]
     assert "model" in {kind["method"] for kind in inspected["kinds"]}
     assert "14 arrays" in ddf("inspect", archive)
+
+
+def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for i, suffix in enumerate(["txt", "bin", "npy", "csv", "md"]):
+        (folder / f"a.{suffix}").write_bytes(bytes(i))
+        np.save(folder / f"b.{suffix}.npy", np.full((3, 3), i))
+    made = []
+    for seed in "0", "1", "2":
+        done = subprocess.run(
+            [*DDF, "compress", folder, "-o", tmp_path / seed], env={**os.environ, "PYTHONHASHSEED": seed}, check=True
+        )
+        assert done.returncode == 0
+        made.append((tmp_path / seed).read_bytes())
+    assert made[0] == made[1] == made[2]
 
 
 def test_files_of_all_kinds_come_back(tmp_path: Path) -> None:
@@ -320,6 +340,32 @@ def test_tables(tmp_path: Path) -> None:
     assert drawn[0] == ["color", "copy", "coin"]
     assert sum("rgb".index(row[0]) == "abc".index(row[1]) for row in drawn[1:]) >= 45
     assert as_json("evaluate", found["model"], tmp_path / "table.csv")["bits_per_dim"] < best + 0.25
+
+
+def test_a_model_and_data_that_do_not_go_together(tmp_path: Path, masks: Path, model: Path) -> None:
+    map_ = np.zeros((40, 50), dtype=np.int16)
+    np.save(tmp_path / "map.npy", map_)
+    found = as_json("evaluate", model, tmp_path / "map.npy")
+    assert (found["samples"], found["symbols"], found["standard_error"]) == (1, map_.size, None)
+    assert as_json("explain", model, tmp_path / "map.npy", "-o", tmp_path / "e.png")["bits"] > 0
+    assert "has samples of 2, but the model is for samples of 1 × any × any" in ddf(
+        "evaluate", model, "eight-gaussians", code=1
+    )
+    assert "must end in .png" in ddf("explain", model, tmp_path / "map.npy", "-o", tmp_path / "e.jpg", code=2)
+    assert "holds 14 maps" in ddf("explain", model, masks, "-o", tmp_path / "f.png", code=1)
+    assert "is no model" in ddf("sample", tmp_path / "map.npy", "-o", tmp_path / "s.png", code=1)
+    assert "fit no memory" in ddf("sample", model, "-o", tmp_path / "s.png", "--size", "99999x99999", code=2)
+
+
+def test_other_settings_are_refused_in_the_users_words(tmp_path: Path, masks: Path, model: Path) -> None:
+    before = model.read_bytes()
+    said = ddf("train", masks, "-o", model.parent, "--steps", 251, code=1)
+    assert "a training with --steps 250, but now it is 251" in said
+    assert "--preset fast, but now it is best" in ddf(
+        "train", masks, "-o", model.parent, "--steps", 250, "--preset", "best", code=1
+    )
+    assert "'-1' is no seed" in ddf("train", masks, "-o", tmp_path / "run", "--seed", -1, code=2)
+    assert model.read_bytes() == before
 
 
 def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:

@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
-        print("\nddf: interrupted; the same command goes on from here, or begins again", file=sys.stderr)
+        resumes = options.command in ("train", "reproduce")
+        print("\nddf: interrupted" + ("; the same command goes on from here" if resumes else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has had enough
@@ -72,9 +73,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyError as error:
         print(f"ddf: {error.args[0] if error.args else error}", file=sys.stderr)
         return 1
-    except (OSError, ValueError, TypeError, RuntimeError, ImportError, MemoryError) as error:
-        print(f"ddf: {error or type(error).__name__}", file=sys.stderr)
+    except OSError as error:
+        known = error.filename is not None and error.strerror is not None
+        print(f"ddf: {error.filename}: {error.strerror}" if known else f"ddf: {_words(error)}", file=sys.stderr)
         return 1
+    except (ValueError, TypeError, RuntimeError, ImportError, MemoryError) as error:
+        damaged = type(error).__name__ == "DamagedArchiveError" and options.command != "recover"
+        hint = "; `ddf recover` saves what is whole" if damaged and "recover" not in str(error) else ""
+        print(f"ddf: {error or type(error).__name__}{hint}", file=sys.stderr)
+        return 1
+
+
+def _words(error: OSError) -> str:
+    """What an error says, without its number."""
+    return str(error.args[1] if len(error.args) > 1 else error)
 
 
 def _version() -> str:

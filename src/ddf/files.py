@@ -24,7 +24,10 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(path).resolve()  # a link stays a link
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
-    handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=path.parent)
+    except OSError as error:
+        raise type(error)(error.errno, f"cannot write {path}: {error.strerror}") from error
     temporary = Path(name)
     try:
         os.close(handle)

@@ -55,7 +55,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             # Cloned into memory that is aligned as it always is: libraries may add up in another order where it is not.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is not a whole safetensors file: {error}") from error
+        raise DamagedFileError(
+            f"{path} is no model, or a damaged one (not a whole safetensors file: {error})"
+        ) from error
     if not isinstance(header, dict) or type(header.get("format")) is not int or header["format"] < 1:
         raise DamagedFileError(f"{path} is a safetensors file, but ddf did not write it")
     if header["format"] > FORMAT:

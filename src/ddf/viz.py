@@ -185,21 +185,24 @@ def explanation(
     """
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    shown = list(states) if len(states) <= 12 else [*states[:9], *states[-3:]]
-    columns = min((4, 3), key=lambda count: -len(shown) % count) if len(shown) > 4 else len(shown)
-    rows = -(-len(shown) // columns)
+    few, many = (4, 3), (6, 5, 4)
+    columns = min(few if len(states) <= 12 else many, key=lambda count: -len(states) % count)
+    columns = min(columns, len(states))
+    rows = -(-len(states) // columns)
     height, width = bits.shape
-    ratio = height / width
+    ratio = min(max(height / width, 0.4), 1.2)  # of what there is room for, if not of the map
     figure = Figure(
-        figsize=(12, 12 / columns * ratio * rows + 0.35 * rows + 12 * ratio * 0.62 + 0.8), layout="constrained"
+        figsize=(12, 12 / columns * ratio * rows + 0.35 * rows + 12 * ratio * 0.62 + 0.8),
+        layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08),
     )
     parts: Any = figure.subfigures(2, 1, height_ratios=[rows * (12 / columns * ratio + 0.35), 12 * ratio * 0.62 + 0.5])
     above, below = parts
     panels = above.subplots(rows, columns, squeeze=False).ravel()
-    for axes in panels[len(shown) :]:
+    for axes in panels[len(states) :]:
         axes.axis("off")
-    for axes, state in zip(panels, shown, strict=False):
+    for axes, state in zip(panels, states, strict=False):
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color("lightgrey")
         picture = _painted(state, colors)
@@ -210,14 +213,18 @@ def explanation(
         axes.set_title(f"{title}\n{state.left:,} symbols left", fontsize=9)
     axes = below.subplots()
     least = 0.01
-    image = axes.imshow(bits.clip(min=least), norm=LogNorm(least, max(1.0, bits.max())), cmap="inferno")
-    axes.set_title(
+    most = max(1.0, float(bits.max()))
+    image = axes.imshow(bits.clip(min=least), norm=LogNorm(least, most), cmap="inferno")
+    below.suptitle(
         f"where the bits go: {bits.sum():,.0f} bits, {bits.mean():.4f} per pixel; half of them in "
         f"{share_of_half(bits):.1%} of the pixels",
         fontsize=11,
     )
     axes.axis("off")
-    below.colorbar(image, ax=axes, label="bits of a pixel", shrink=0.8)
+    bar = below.colorbar(image, ax=axes, label="bits of a pixel")
+    ticks = [tick for tick in (0.01, 0.1, 1.0, 10.0) if tick < 0.7 * most]
+    bar.set_ticks([*ticks, most], labels=[*(f"{tick:g}" for tick in ticks), f"{most:.1f}"])
+    bar.ax.minorticks_off()
     _save(figure, path)
 
 

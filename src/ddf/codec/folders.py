@@ -95,7 +95,7 @@ class FileWriter:
         """Adds what the files were. Call it once, before the archive is closed."""
         if self._files:
             usual: dict[str, int] = {}  # what most files of a suffix are is said once
-            for suffix in {PurePosixPath(name).suffix for name in self._files}:
+            for suffix in sorted({PurePosixPath(name).suffix for name in self._files}):
                 kinds = [kind for name, kind in self._files.items() if PurePosixPath(name).suffix == suffix]
                 usual[suffix] = max(sorted(set(kinds)), key=kinds.count)
             others = {name: kind for name, kind in self._files.items() if usual[PurePosixPath(name).suffix] != kind}
@@ -197,7 +197,7 @@ class FileReader:
         if not overwrite:
             for place in places.values():
                 if place.exists():
-                    raise FileExistsError(f"{place} is there already; --force (overwrite=True) replaces it")
+                    raise FileExistsError(f"{place} is there already; --force (in Python overwrite=True) replaces it")
         for number, (name, array) in enumerate(self.archive.items(batch_size, processes)):
             if not name.startswith(FILES):
                 place = places[name or f"{number:06}"]

@@ -121,7 +121,7 @@ def _model_of(archive: Path, options: argparse.Namespace) -> "IntegerFlow":
 
 def _advice(options: argparse.Namespace) -> list[str]:
     if options.model is None and not options.append:
-        return ["A model of your own (`ddf train`) makes it smaller, as a rule much smaller."]
+        return ["A model of your own (`ddf train`) makes many maps smaller, as a rule much smaller."]
     if options.model is not None and not options.embed:
         return [f"It needs {options.model} to be read again (or say --embed)."]
     return []
@@ -252,10 +252,14 @@ def _add_verify(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from ddf.codec.folders import file_names
+
     with open_archive(options.archive, options.model, options.device) as archive:
         items = archive.items(processes=options.processes)
-        count = sum(1 for _ in progress(items, len(archive), "verifying", "array"))
-    say(options, {"arrays": count, "whole": True}, f"{options.archive} is whole: {count} arrays")
+        for _ in progress(items, len(archive), "verifying", "array"):
+            pass
+        count = len(file_names(archive))
+    say(options, {"files": count, "whole": True}, f"{options.archive} is whole: {count} files")
     return 0
 
 
@@ -281,7 +285,7 @@ def _recover(options: argparse.Namespace) -> int:
     from ddf.codec import Archive, ArchiveWriter, FileReader, recover
 
     found = recover(options.archive, integer_model(options.model))
-    lost = list(found.lost)
+    lost = [line.replace("; `recover` may save what is left", "") for line in found.lost]
     buffer = io.BytesIO()  # a whole archive of what is left
     with ArchiveWriter(buffer, model=None, verify=False) as whole:
         for name, array in found.arrays:
@@ -303,10 +307,12 @@ def _recover(options: argparse.Namespace) -> int:
             written.add(place)
         except (OSError, ValueError) as error:
             lost.append(f"{name!r}: {error}")
+    arrays = sum(reader.file_name(name) != name for name in reader.names)
     say(
         options,
-        {"files": len(written), "lost": lost},
+        {"files": len(written), "as_arrays": arrays, "lost": lost},
         f"{options.output}: {len(written)} files",
+        *([f"{arrays} of them as npy arrays: what files they were is not known any more"] if arrays else []),
         *(f"lost: {line}" for line in lost),
     )
     return 1 if lost else 0

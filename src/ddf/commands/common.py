@@ -15,6 +15,7 @@ __all__ = [
     "positive",
     "progress",
     "say",
+    "seed",
     "size_of",
     "thousands",
 ]
@@ -87,7 +88,7 @@ def check_output(options: argparse.Namespace) -> None:
 def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> None:
     """Prints a result, as JSON or in words."""
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps(result, allow_nan=False))
     else:
         print("\n".join(lines))
 
@@ -149,6 +150,17 @@ def positive(text: str) -> int:
             raise ValueError
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive integer") from error
+    return number
+
+
+def seed(text: str) -> int:
+    """An integer that random numbers can begin with."""
+    try:
+        number = int(text)
+        if not 0 <= number < 1 << 63:
+            raise ValueError
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed; say an integer from 0 on") from error
     return number
 
 

@@ -3,6 +3,7 @@
 __all__ = ["add", "read_samples"]
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,27 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=_evaluate)
 
 
-def read_samples(model: "Flow | IntegerFlow", data: str, source: str | None = None) -> "list[Array]":
-    """Data as samples of a model's symbols, each with an axis of one sample; refuses what the model does not know."""
+def read_samples(
+    model: "Flow | IntegerFlow", data: str, source: str | None = None
+) -> "tuple[list[Array], tuple[str, ...]]":
+    """Data as samples of a model's symbols, each with an axis of one sample, and what of it was left out.
+
+    Refuses what the model is not for.
+    """
+    samples, skipped = _read(model, data, source)
+    for part in samples:
+        wanted = tuple(model.shape)
+        fits = part.ndim == len(wanted) + 1 and all(
+            want in (None, have) for want, have in zip(wanted, part.shape[1:], strict=True)
+        )
+        if not fits:
+            sides = " × ".join("any" if side is None else str(side) for side in wanted)
+            found = " × ".join(map(str, part.shape[1:]))
+            raise ValueError(f"{data} has samples of {found}, but the model is for samples of {sides}")
+    return samples, skipped
+
+
+def _read(model: "Flow | IntegerFlow", data: str, source: str | None) -> "tuple[list[Array], tuple[str, ...]]":
     import numpy as np
 
     if data in NAMED:
@@ -50,7 +70,7 @@ def read_samples(model: "Flow | IntegerFlow", data: str, source: str | None = No
 
         from ddf.experiments.runs import load_data
 
-        return [part[None] for part in torch.as_tensor(load_data(data, {data: source})["test"]).numpy()]
+        return [part[None] for part in torch.as_tensor(load_data(data, {data: source})["test"]).numpy()], ()
     path = Path(data)
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
         import csv
@@ -60,21 +80,30 @@ def read_samples(model: "Flow | IntegerFlow", data: str, source: str | None = No
         if not isinstance(model.classes, Columns):
             raise ValueError(f"{data} is a table, but the model is for maps")
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.reader(file))[1:]
-        return [part[None] for part in np.asarray(model.classes.to_symbols(rows))]
+            names, *rows = list(csv.reader(file)) or [[]]
+        if tuple(names) != tuple(model.classes.names):
+            raise ValueError(
+                f"{data} has the columns {', '.join(names)}, but the model is for {', '.join(model.classes.names)}"
+            )
+        try:
+            return [part[None] for part in np.asarray(model.classes.to_symbols(rows))], ()
+        except ValueError as error:
+            raise ValueError(f"{data}: {error}") from error
     from ddf.data import read_label_maps
     from ddf.data.classes import Classes
 
     maps = read_label_maps(data)
+    arrays = [maps.classes.to_values(part) for part in maps.maps]
+    if len(model.shape) == 3 and path.suffix.lower() == ".npy" and {part.ndim for part in arrays} == {1}:
+        arrays = [np.stack(arrays)]  # one map, not as many vectors as it has rows
     found = []
-    for name, part in zip(maps.names, maps.maps, strict=True):
-        values = maps.classes.to_values(part)
+    for name, values in zip(maps.names, arrays, strict=False):
         try:
             symbols = model.classes.to_symbols(values) if isinstance(model.classes, Classes) else values
         except ValueError as error:
             raise ValueError(f"{name}: {error}, which are {_brief(model)}") from error
         found.append(symbols[None] if symbols.ndim + 1 > len(model.shape) else symbols[None, None])
-    return found
+    return found, tuple(maps.skipped)
 
 
 def _brief(model: "Flow | IntegerFlow") -> str:
@@ -89,9 +118,13 @@ def _evaluate(options: argparse.Namespace) -> int:
     import numpy as np
 
     from ddf.analysis import bits_of
+    from ddf.data.classes import Columns
 
     model = load_model(options.model, options.device)
-    samples = read_samples(model, options.data, options.source)[: options.count]
+    samples, skipped = read_samples(model, options.data, options.source)
+    samples = samples[: options.count]
+    for line in skipped:
+        print(f"left out: {line}", file=sys.stderr)
     k = model.num_classes
     each, by_layer = [], dict[str, float]()
     counts, bits_by_class = np.zeros(k), np.zeros(k)
@@ -107,7 +140,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     totals, sizes = np.array(each).T
     mean = totals.sum() / sizes.sum()
     # Of a ratio of sums, since samples may differ in size.
-    error = float(np.sqrt(((totals - mean * sizes) ** 2).sum()) / sizes.sum()) if len(each) > 1 else float("nan")
+    error = float(np.sqrt(((totals - mean * sizes) ** 2).sum()) / sizes.sum()) if len(each) > 1 else None
     names = _class_names(model)
     classes = [
         {"class": names[i], "share": counts[i] / counts.sum(), "bits_per_symbol": bits_by_class[i] / counts[i]}
@@ -116,24 +149,28 @@ def _evaluate(options: argparse.Namespace) -> int:
     ]
     layers = [{"layer": name, "bits": taken, "share": taken / totals.sum()} for name, taken in by_layer.items()]
     lines = [
-        f"{mean:.5f} ± {error:.5f} bits per dimension: {len(each)} samples, {int(sizes.sum())} symbols",
+        f"{mean:.5f}{'' if error is None else f' ± {error:.5f}'} bits per dimension: {len(each)} samples, "
+        f"{int(sizes.sum())} symbols",
         "",
         "| coded by | bits per dimension | share |",
         "|---|---|---|",
         *(f"| {row['layer']} | {row['bits'] / sizes.sum():.5f} | {row['share']:.1%} |" for row in layers),
-        "",
-        "| class | of all symbols | bits per symbol |",
-        "|---|---|---|",
-        *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
     ]
+    if not isinstance(model.classes, Columns):  # whose classes have nothing to do with each other
+        lines += [
+            "",
+            "| class | of all symbols | bits per symbol |",
+            "|---|---|---|",
+            *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
+        ]
     result: dict[str, Any] = {
         "bits_per_dim": mean, "standard_error": error, "samples": len(each), "symbols": int(sizes.sum()),
-        "layers": layers, "classes": classes,
+        "layers": layers, "classes": classes, "left_out": list(skipped),
     }  # fmt: skip
     if options.compare:
         rivals = _compare(samples, int(sizes.sum()))
         result["others"] = rivals
-        lines += ["", "| each map by itself, in real bytes | bits per dimension |", "|---|---|"]
+        lines += ["", "| each sample by itself, in real bytes | bits per dimension |", "|---|---|"]
         lines += [f"| {name} | {bits:.5f} |" for name, bits in rivals.items()]
     say(options, result, *lines)
     return 0

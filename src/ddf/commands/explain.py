@@ -5,7 +5,7 @@ __all__ = ["add"]
 import argparse
 from pathlib import Path
 
-from ddf.commands.common import Commands, add_force, add_json, check_output, formatted, load_model, say
+from ddf.commands.common import Commands, UsageError, add_force, add_json, check_output, formatted, load_model, say
 from ddf.commands.evaluate import read_samples
 
 
@@ -31,11 +31,15 @@ def _explain(options: argparse.Namespace) -> int:
     from ddf.analysis import bits_of, states_of
     from ddf.data.classes import Classes
 
+    if options.output.suffix.lower() != ".png":
+        raise UsageError(f"-o {options.output}, but it must end in .png")
     check_output(options)
     model = load_model(options.model)
-    samples = read_samples(model, options.image)
-    if len(samples[0].shape) != 4:
-        raise ValueError(f"{options.image} is no map")
+    if len(model.shape) != 3:
+        raise ValueError(f"{options.model} is a model of vectors; only those of maps can be drawn")
+    samples, _ = read_samples(model, options.image)
+    if len(samples) != 1:
+        raise ValueError(f"{options.image} holds {len(samples)} maps; name a file of one")
     x = samples[0][0]
     bits = bits_of(model, samples[0]).by_symbol[0, 0]
     classes = model.classes if isinstance(model.classes, Classes) else Classes.plain(model.num_classes)

@@ -16,8 +16,11 @@ from ddf.commands.common import (
     load_model,
     positive,
     say,
+    seed,
     size_of,
 )
+
+_MOST_SYMBOLS = 1 << 28
 
 
 def add(commands: Commands) -> None:
@@ -34,7 +37,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-n", "--count", type=positive, default=16, metavar="N", help="how many (default: 16)")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a .png, .npy or .csv file")
     parser.add_argument("--size", type=size_of, metavar="HxW", help="for maps of any size (default: 128x128)")
-    parser.add_argument("--seed", type=int, default=0, help="others for another seed (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="others for another seed (default: 0)")
     add_device(parser)
     add_force(parser)
     add_json(parser)
@@ -59,6 +62,8 @@ def _sample(options: argparse.Namespace) -> int:
     if options.size and None not in model.shape:
         raise UsageError(f"--size, but this model has a size of its own, {model.shape}")
     generator = torch.Generator(model.device if isinstance(model, Flow) else "cpu").manual_seed(options.seed)
+    if size is not None and options.count * size[0] * size[1] > _MOST_SYMBOLS:
+        raise UsageError(f"{options.count} samples of {size[0]} × {size[1]} fit no memory; draw fewer or smaller ones")
     found = model.sample(options.count, generator, size=size).cpu().numpy()
     classes = model.classes or Classes.plain(model.num_classes)
     if suffix == ".csv":
@@ -79,7 +84,8 @@ def _sample(options: argparse.Namespace) -> int:
     elif found.ndim == 2 and found.shape[1] == 2:
         viz.pair_histograms({f"{options.count} samples": torch.from_numpy(found)}, model.num_classes, options.output)
     else:
-        raise UsageError(f"samples of shape {found.shape[1:]} make no picture; say -o samples.npy")
+        suffix = "csv" if isinstance(classes, Columns) else "npy"
+        raise UsageError(f"samples of shape {found.shape[1:]} make no picture; say -o samples.{suffix}")
     say(
         options,
         {"samples": len(found), "file": str(options.output)},

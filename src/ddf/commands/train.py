@@ -3,11 +3,13 @@
 __all__ = ["add"]
 
 import argparse
+import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddf.commands.common import Commands, UsageError, add_device, add_json, formatted, positive, say
+from ddf.commands.common import Commands, UsageError, add_device, add_json, formatted, positive, say, seed
 
 if TYPE_CHECKING:
     from ddf.codec import IntegerFlow
@@ -46,7 +48,7 @@ def add(commands: Commands) -> None:
         "--integer", action="store_true", help="for mnist and cityscapes: make a model that can compress"
     )
     add_device(parser)
-    parser.add_argument("--seed", type=int, default=0, help="where a random choice begins (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="where a random choice begins (default: 0)")
     add_json(parser)
     parser.set_defaults(run=_train)
 
@@ -66,12 +68,13 @@ def _train(options: argparse.Namespace) -> int:
     from ddf.data import read_label_maps
 
     maps = read_label_maps(path)
+    if {part.ndim for part in maps.maps} != {1}:
+        _refuse(options, "label maps, which have --steps", "epochs")
     for line in maps.skipped:
         _note(options, f"left out: {line}")
     if {part.ndim for part in maps.maps} == {1}:
         _refuse(options, "an array of vectors", "steps", "mirrored", "integer")
         return _train_table(options, maps.data_set(seed=options.seed))
-    _refuse(options, "label maps, which have --steps", "epochs")
     return _train_codec(options, maps)
 
 
@@ -80,6 +83,31 @@ def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
     for name in names:
         if getattr(options, name):
             raise UsageError(f"--{name} is not for {what}; see `ddf train --help`")
+
+
+_SETTINGS = "data", "preset", "steps", "epochs", "mirrored", "integer", "seed"
+
+
+def _check_run(options: argparse.Namespace) -> None:
+    """Refuses to go on in a folder where something else was begun, and says in the user's words what is different."""
+    from ddf.files import atomic_write
+
+    now = {name: getattr(options, name) for name in _SETTINGS}
+    now["data"] = options.data if options.data in NAMED else str(Path(options.data).resolve())
+    path = options.output / "command.json"
+    if path.is_file():
+        before = json.loads(path.read_text())
+        for name, value in now.items():
+            if before.get(name) != value:
+                what = "DATA" if name == "data" else f"--{name}"
+                raise ValueError(
+                    f"{options.output} holds a training with {what} {before.get(name)}, but now it is {value}; "
+                    "say the same, or another -o"
+                )
+        return
+    options.output.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(now))
 
 
 def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
@@ -101,6 +129,7 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
         f"{maps.classes.num_classes} classes; {len(parts['train'])} maps to train on, {len(parts['validation'])} to "
         f"validate, {len(parts['test'])} to test",
     )
+    _check_run(options)
     settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
     model = train_codec(
         [maps.classes.to_values(part) for part in parts["train"]],
@@ -135,6 +164,8 @@ def _train_named(options: argparse.Namespace) -> int:
     experiment = EXPERIMENTS[NAMED[options.data], "ddf"]
     if options.integer and options.data == "eight-gaussians":
         raise UsageError("--integer is for mnist and cityscapes")
+    if options.data == "cityscapes" and options.source is None:
+        raise UsageError("its licence forbids downloads of Cityscapes: say with --source where your copy is")
     data = load_data(options.data, {options.data: options.source})
     config = replace(experiment.config, seed=options.seed)
     if options.epochs is not None:
@@ -148,8 +179,8 @@ def _fit(options: argparse.Namespace, spec: "FlowSpec", data: "DataSet", config:
 
     import ddf
 
+    _check_run(options)
     flow = spec.build(seed=options.seed)
-    options.output.mkdir(parents=True, exist_ok=True)
     ddf.fit(flow, data, config=config, run=options.output / "float", device=options.device)
     test = torch.as_tensor(data["test"])
     bits = float(flow.bits_per_dim(test, batch_size=500).mean())
@@ -180,9 +211,11 @@ def _next(options: argparse.Namespace, model: "Flow | IntegerFlow", path: Path) 
     from ddf.codec import IntegerFlow
 
     if not isinstance(model, IntegerFlow):
-        return [f"Next: ddf sample {path} -o samples.png"]
+        from ddf.data.classes import Columns
+
+        return [f"Next: ddf sample {path} -o samples.{'csv' if isinstance(model.classes, Columns) else 'png'}"]
     source = options.data if Path(options.data).exists() else "FOLDER"
-    return [f"Next: ddf compress {source} -o out.ddf --model {path} --embed"]
+    return [f"Next: {shlex.join(['ddf', 'compress', source, '-o', 'out.ddf', '--model', str(path)])}"]
 
 
 def _note(options: argparse.Namespace, line: str) -> None:

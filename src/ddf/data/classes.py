@@ -118,10 +118,15 @@ class Columns:
     def to_symbols(self, rows: list[list[str]]) -> np.ndarray[Any, Any]:
         """The symbols of rows of texts."""
         tables = [{text: i for i, text in enumerate(column)} for column in self.values]
-        try:
-            symbols = [[table[text] for table, text in zip(tables, row, strict=True)] for row in rows]
-        except KeyError as error:
-            raise ValueError(f"the text {error.args[0]!r} is none of the known ones in its column") from None
+        symbols = []
+        for number, row in enumerate(rows, 1):
+            if len(row) != len(tables):
+                raise ValueError(f"row {number} has {len(row)} columns instead of {len(tables)}")
+            for table, name, text in zip(tables, self.names, row, strict=True):
+                if text not in table:
+                    some = ", ".join(list(table)[:8]) + (" …" if len(table) > 8 else "")
+                    raise ValueError(f"row {number}, column {name!r}: {text!r} is none of the known texts, {some}")
+            symbols.append([table[text] for table, text in zip(tables, row, strict=True)])
         return np.array(symbols, dtype=np.uint8 if self.num_classes <= 256 else np.int32).reshape(-1, len(tables))
 
     def to_values(self, symbols: np.ndarray[Any, Any]) -> list[list[str]]:

@@ -205,6 +205,9 @@ def _summary_writer(folder: Path) -> Any:
     return SummaryWriter(str(folder))
 
 
+_LONGEST = 60  # characters of a value in an error
+
+
 def _differences(old: Any, new: Any, where: str = "") -> list[tuple[str, str]]:
     """The places where two pieces of plain data differ, each with a line that says how."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -213,6 +216,11 @@ def _differences(old: Any, new: Any, where: str = "") -> list[tuple[str, str]]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
     else:
-        line = f"  {where}: {json.dumps(old)} in the directory, {json.dumps(new)} now"
+        line = f"  {where}: {_brief(old)} in the directory, {_brief(new)} now"
         return [] if old == new else [(where, line)]
     return [difference for key, a, b in pairs for difference in _differences(a, b, key)]
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2]} …"
