@@ -121,6 +121,7 @@ def test_a_folder_goes_in_and_comes_out(tmp_path: Path, masks: Path, model: Path
     made = as_json("compress", masks, "-o", archive, "--model", model, "--embed")
     assert made["files"] == 14
     assert made["bytes_after"] == archive.stat().st_size
+    assert (made["maps"], made["maps_by_model"]) == (14, 14)
     names = as_json("list", archive)["names"]
     assert names == sorted(file.relative_to(masks).as_posix() for file in masks.rglob("*.png"))
     assert as_json("decompress", archive, "-o", tmp_path / "out")["files"] == 14

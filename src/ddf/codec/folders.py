@@ -79,6 +79,7 @@ class FileWriter:
         self.archive = archive
         self._kinds: list[dict[str, Any]] = []
         self._files: dict[str, int] = {}
+        self.maps = 0  # how many of the files were label maps
 
     def add(self, path: str | PathLike[str], name: str) -> None:
         """Adds a file under a name."""
@@ -87,6 +88,7 @@ class FileWriter:
         array, kind = _read(Path(path))
         array, kind = self._known(array, kind)
         self.archive.add(array, name)
+        self.maps += kind["as"] != "file"
         if kind not in self._kinds:
             self._kinds.append(kind)
         self._files[name] = self._kinds.index(kind)

@@ -16,7 +16,16 @@ from typing import BinaryIO
 import numpy as np
 
 from ddf.codec.archive import Archive
-from ddf.codec.blocks import MOST_SHARED, MOST_SHARED_BYTES, Block, DamagedArchiveError, Kind, encode_blocks, kind_of
+from ddf.codec.blocks import (
+    MOST_SHARED,
+    MOST_SHARED_BYTES,
+    Block,
+    DamagedArchiveError,
+    Kind,
+    Method,
+    encode_blocks,
+    kind_of,
+)
 from ddf.codec.coder import Array
 from ddf.codec.flow import IntegerFlow
 from ddf.codec.layout import (
@@ -99,6 +108,7 @@ class ArchiveWriter:
         self.verify = verify
         self.batch_size = max(batch_size, maps_per_block)
         self.bits = 0.0  # what the model's frequencies say of all that was added
+        self.modelled = 0  # how many arrays the model coded, of those that were written
         self._kind: Kind | None = None
         self._kind_at = 0
         self._index = Index(0, 0, [], [], [])
@@ -242,6 +252,7 @@ class ArchiveWriter:
         self._maps += len(block.names)
         self._index.names.extend(block.names)
         self.bits += block.bits
+        self.modelled += len(block.names) if block.kind.method == Method.MODEL else 0
 
     def _record(self, kind: int, body: bytes) -> None:
         self._put(write_varint(len(body) << 2 | kind) + body)

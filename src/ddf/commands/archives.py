@@ -101,11 +101,26 @@ def _compress(options: argparse.Namespace) -> int:
         writer.finish()
     sizes = sum(path.stat().st_size for _, path in files), target.stat().st_size - before
     seconds = time.monotonic() - start
+    other = writer.maps - archive.modelled
     say(
         options,
-        {"files": len(files), "bytes_before": sizes[0], "bytes_after": sizes[1], "seconds": seconds},
+        {
+            "files": len(files),
+            "maps": writer.maps,
+            "maps_by_model": archive.modelled,
+            "bytes_before": sizes[0],
+            "bytes_after": sizes[1],
+            "seconds": seconds,
+        },
         f"{target}: {len(files)} files, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
+        *(
+            [
+                f"{other} of {writer.maps} maps are coded by a general compressor: it does them better, or they are not for the model."
+            ]
+            if other
+            else []
+        ),
         *_advice(options),
     )
     return 0
