@@ -115,9 +115,7 @@ def _compress(options: argparse.Namespace) -> int:
         f"{target}: {len(files)} files, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
         *(
-            [
-                f"{other} of {writer.maps} maps are coded by a general compressor: it does them better, or they are not for the model."
-            ]
+            [f"{other} of {writer.maps} maps are coded by a general compressor, which does them better."]
             if other
             else []
         ),
