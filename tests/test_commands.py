@@ -96,6 +96,7 @@ from ddf.cli import make_parser
 parser = make_parser()
 for name, command in parser._subparsers._group_actions[0].choices.items():
     assert "examples:" in command.format_help(), name
+    assert name == "completion" or "--json" in command.format_help(), name
 assert "torch" not in sys.modules and "numpy" not in sys.modules
 print(*parser._subparsers._group_actions[0].choices)
 """

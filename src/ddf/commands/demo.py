@@ -3,8 +3,10 @@
 __all__ = ["add"]
 
 import argparse
+import contextlib
+import sys
 
-from ddf.commands.common import Commands, formatted
+from ddf.commands.common import Commands, add_json, formatted, say
 
 
 def add(commands: Commands) -> None:
@@ -18,11 +20,17 @@ def add(commands: Commands) -> None:
         "ddf demo -o pictures",
     )
     parser.add_argument("-o", "--output", default="demo", metavar="FOLDER", help="where pictures go (default: demo)")
+    add_json(parser)
     parser.set_defaults(run=_demo)
 
 
 def _demo(options: argparse.Namespace) -> int:
     from ddf.demo import main
 
-    main(options.output)
+    if not options.json:
+        main(options.output)
+        return 0
+    with contextlib.redirect_stdout(sys.stderr):
+        tables = main(options.output)
+    say(options, {"folder": options.output, **tables})
     return 0

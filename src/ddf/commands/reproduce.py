@@ -7,8 +7,9 @@ import importlib.util
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
-from ddf.commands.common import Commands, UsageError, add_device, formatted
+from ddf.commands.common import Commands, UsageError, add_device, add_json, formatted, say
 
 _REPRODUCE = """\
 Runs the experiments of the paper's table 1, and writes a report of all finished runs. An interrupted command goes on
@@ -42,6 +43,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--report-only", action="store_true", help="train nothing")
     parser.add_argument("--no-report", action="store_true", help="train only; the report needs matplotlib")
+    add_json(parser)
     parser.set_defaults(run=_reproduce)
 
 
@@ -75,6 +77,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
     ):
         load_data(name, sources)  # what is missing is said before anything is trained
+    runs: list[dict[str, Any]] = []
     for seed, experiment in planned:
         done = is_finished(experiment, seed, options.runs)
         data = None if done else load_data(experiment.row.data, sources, seed)
@@ -82,9 +85,22 @@ def _reproduce(options: argparse.Namespace) -> int:
         print(
             f"{experiment.row.title}, {MODELS[experiment.model]}, seed {seed}: {result.test_bits:.4f} bits per "
             f"dimension on the test set, {result.validation_bits:.4f} in validation, {result.train_seconds:.0f} s",
+            file=sys.stderr if options.json else sys.stdout,
             flush=True,
         )
+        runs.append(
+            {
+                "row": experiment.row.name,
+                "model": experiment.model,
+                "seed": seed,
+                "test_bits": result.test_bits,
+                "validation_bits": result.validation_bits,
+                "train_seconds": result.train_seconds,
+            }
+        )
     if options.no_report:
+        if options.json:
+            say(options, {"runs": runs, "report": None})
         return 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -99,5 +115,6 @@ def _reproduce(options: argparse.Namespace) -> int:
             data_sets[name] = load_data(name, sources)
         except (OSError, ValueError):
             print(f"ddf: {name} is not at hand, so the report shows samples without data", file=sys.stderr)
-    print(f"The report: {write_report(results, options.report, options.typed, data_sets)}")
+    report = write_report(results, options.report, options.typed, data_sets)
+    say(options, {"runs": runs, "report": str(report)}, f"The report: {report}")
     return 0
