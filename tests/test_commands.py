@@ -293,6 +293,7 @@ def test_evaluating(masks: Path, model: Path) -> None:
     mean = sum(row["share"] * row["bits_per_symbol"] for row in found["classes"])
     assert mean == pytest.approx(found["bits_per_dim"])
     assert {"PNG", "xz"} <= set(found["others"])
+    assert found["bits_per_dim"] < found["others"]["ddf, in one archive"] < found["others"]["xz"]
     assert "bits per dimension: 14 samples" in ddf("evaluate", model, masks)
 
 
