@@ -41,9 +41,7 @@ MOST_SHARED_BYTES = 1 << 26
 _MOST_PADDING = 64  # a model is not used on maps so thin that so many times their pixels would be worked on
 _MOST_BYTES = 1 << 40  # of one array
 _MOST_DIMENSIONS = 32  # NumPy has had no more than that for long
-_SUSPICIOUS = (
-    2  # a model is compared with a general compressor unless a hasty one takes more than so many times as much
-)
+_SUSPICIOUS = 2  # a general compressor is tried where a hasty one takes less than so many times what the model takes
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
 
 
