@@ -1,4 +1,4 @@
-"""The command `ddf`."""
+"""The command `ddf`: its parser, and what becomes of errors."""
 
 __all__ = ["main", "make_parser"]
 
@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from ddf.commands import archives, demo, evaluate, explain, inspect, reproduce, sample, train
+from ddf.commands import archives, demo, evaluate, explain, inspect, interruption, reproduce, sample, train
 from ddf.commands.common import UsageError, formatted
 
 _DESCRIPTION = """\
@@ -59,29 +59,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(typed)
     options.typed = shlex.join(["ddf", *typed])
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        if code == 0 or not interruption.happened():
+            return code
     except KeyboardInterrupt:
-        resumes = options.command in ("train", "reproduce")
-        print("\nddf: interrupted" + ("; the same command goes on from here" if resumes else ""), file=sys.stderr)
-        return 130
-    except BrokenPipeError:
+        pass
+    except Exception as error:
+        if not interruption.happened():
+            return _failed(error, options.command)
+    resumes = options.command in ("train", "reproduce")
+    print("\nddf: interrupted" + ("; the same command goes on from here" if resumes else ""), file=sys.stderr)
+    return 130
+
+
+def _failed(error: Exception, command: str) -> int:
+    """Says what went wrong, in one line; what is no mistake of the user or the machine is raised again."""
+    if isinstance(error, BrokenPipeError):
         sys.stderr.close()  # whoever read our output has had enough
         return 1
-    except UsageError as error:
+    if isinstance(error, UsageError):
         print(f"ddf: {error}", file=sys.stderr)
         return 2
-    except KeyError as error:
+    if isinstance(error, KeyError):
         print(f"ddf: {error.args[0] if error.args else error}", file=sys.stderr)
         return 1
-    except OSError as error:
+    if isinstance(error, OSError):
         known = error.filename is not None and error.strerror is not None
         print(f"ddf: {error.filename}: {error.strerror}" if known else f"ddf: {_words(error)}", file=sys.stderr)
         return 1
-    except (ValueError, TypeError, RuntimeError, ImportError, MemoryError) as error:
-        damaged = type(error).__name__ == "DamagedArchiveError" and options.command != "recover"
+    if isinstance(error, ValueError | TypeError | RuntimeError | ImportError | MemoryError):
+        damaged = type(error).__name__ == "DamagedArchiveError" and command != "recover"
         hint = "; `ddf recover` saves what is whole" if damaged and "recover" not in str(error) else ""
         print(f"ddf: {error or type(error).__name__}{hint}", file=sys.stderr)
         return 1
+    raise error
 
 
 def _words(error: OSError) -> str:
@@ -120,7 +131,3 @@ def _complete(options: argparse.Namespace) -> int:
         lines.insert(0, "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit")
     print("\n".join(lines))
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
