@@ -207,7 +207,7 @@ def test_thin_maps_cost_no_more_than_others(model: IntegerFlow, shape: tuple[int
 
 
 def test_large_maps_are_cut_into_tiles(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddf.codec.blocks.TILE", 32)
+    monkeypatch.setattr("ddf.codec.coding.TILE", 32)
     array = draw_maps(1, (70, 50), 4)[0]
     seen = []
     right = IntegerFlow.forward

@@ -13,8 +13,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ddf.codec.blocks import Block, DamagedArchiveError, Kind, Method, decode_blocks
+from ddf.codec.blocks import Block, DamagedArchiveError, Kind, Method
 from ddf.codec.coder import Array
+from ddf.codec.coding import decode_blocks
 from ddf.codec.flow import IntegerFlow, ModelError
 from ddf.codec.layout import (
     BLOCK,

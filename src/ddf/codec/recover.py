@@ -9,8 +9,9 @@ from os import PathLike
 from pathlib import Path
 
 from ddf.codec.archive import Archive
-from ddf.codec.blocks import Block, DamagedArchiveError, Kind, Method, decode_blocks, number_of
+from ddf.codec.blocks import Block, DamagedArchiveError, Kind, Method, number_of
 from ddf.codec.coder import Array
+from ddf.codec.coding import decode_blocks
 from ddf.codec.flow import IntegerFlow, ModelError
 from ddf.codec.layout import (
     BLOCK,

@@ -23,10 +23,9 @@ from ddf.codec.blocks import (
     DamagedArchiveError,
     Kind,
     Method,
-    encode_blocks,
-    kind_of,
 )
 from ddf.codec.coder import Array
+from ddf.codec.coding import encode_blocks, kind_of
 from ddf.codec.flow import IntegerFlow
 from ddf.codec.layout import (
     BLOCK,
