@@ -21,6 +21,22 @@ def trained_flow() -> IntegerFlow:
     return export(flow, maps)
 
 
+def write(stem: str, model: IntegerFlow, arrays: dict[str, np.ndarray], shared: int) -> None:
+    with ArchiveWriter(
+        GOLDEN / f"{stem}.ddf", model, embed_model=True, maps_per_block=shared, overwrite=True
+    ) as writer:
+        for label, array in arrays.items():
+            writer.add(array, label)
+    np.savez_compressed(GOLDEN / f"{stem}.npz", **{f"{i}": array for i, array in enumerate(arrays.values())})
+
+
+def changing(count: int) -> dict[str, np.ndarray]:
+    """Maps whose size changes from one to the next, some of them of values that no model knows."""
+    maps = draw_maps(count, (31, 37), 4, seed=3)
+    cut = [sample[: 20 + i % 3] if i % 4 else sample.T.astype(np.int32) * 7 for i, sample in enumerate(maps)]
+    return {f"{i}": sample for i, sample in enumerate(cut)}
+
+
 def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
     for name, (make, shape) in INTEGER_FLOWS.items():
@@ -33,13 +49,9 @@ def main() -> None:
         }
         arrays = {f"{i}/größe": sample for i, sample in enumerate(samples)} | others
         for shared in (1, 4):
-            stem = f"{name}-{shared}"
-            with ArchiveWriter(
-                GOLDEN / f"{stem}.ddf", model, embed_model=True, maps_per_block=shared, overwrite=True
-            ) as writer:
-                for label, array in arrays.items():
-                    writer.add(array, label)
-            np.savez_compressed(GOLDEN / f"{stem}.npz", **{f"{i}": array for i, array in enumerate(arrays.values())})
+            write(f"{name}-{shared}", model, arrays, shared)
+        if name == "label-maps":
+            write("changing-1", model, changing(20), shared=1)
 
 
 if __name__ == "__main__":

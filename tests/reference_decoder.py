@@ -46,8 +46,13 @@ def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]
     out: list[tuple[str, Array]] = []
     position = 26
     kind: dict[str, Any] = {}
+    kinds: list[dict[str, Any]] = []
     while True:
+        is_model = position == 26 and archive[5] & 1
         head, position = varint(archive, position)
+        if head & 3 == 2 and not is_model:
+            kind = kinds[head >> 2]
+            continue
         body, position = archive[position : position + (head >> 2)], position + (head >> 2)
         if head & 3 == 0:
             out += block(kind, body, net, len(out))
@@ -55,6 +60,7 @@ def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]
         assert zlib.crc32(body[4:]) == int.from_bytes(body[:4], "little")
         if head & 3 == 1:
             kind = read_kind(body[4:])
+            kinds.append(kind)
         elif head & 3 == 2:
             net = Model(body[4:])
         else:

@@ -18,6 +18,7 @@ from ddf.codec.coder import Array
 from ddf.codec.coding import decode_blocks
 from ddf.codec.flow import IntegerFlow, ModelError
 from ddf.codec.layout import (
+    AGAIN,
     BLOCK,
     EMBEDDED,
     END,
@@ -31,6 +32,7 @@ from ddf.codec.layout import (
     NOTHING,
     VERSION,
     Index,
+    Record,
     WrongModelError,
     check_counts,
     check_model,
@@ -175,12 +177,11 @@ class Archive:
         if not self.embeds_model:
             raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._model)}")
         if self._embedded is None:
-            kind, body, _ = self._record(HEADER_SIZE)
-            data = body[4:]
-            if kind != MODEL or zlib.crc32(data) != int.from_bytes(body[:4], "little"):
+            record = self._record(HEADER_SIZE)
+            if record.type != MODEL or not matches(record.body):
                 raise self._damaged("the model in it does not match its checksum")
             try:
-                self._embedded = IntegerFlow.from_bytes(data)
+                self._embedded = IntegerFlow.from_bytes(record.body[4:])
             except ModelError as error:
                 raise self._damaged(f"the model in it is unreadable ({error})") from error
             if self._embedded.fingerprint != self.fingerprint:
@@ -197,18 +198,19 @@ class Archive:
         position = HEADER_SIZE if start is None else start
         while position < self.end:
             begin = position
-            record, body, position = self._record(position)
-            if record == KIND:
-                kind = self._checked_kind(body)
-            elif record == BLOCK:
+            record = self._record(position)
+            position = record.after
+            if record.type in (KIND, AGAIN):
+                kind = self._said(record)
+            elif record.type == BLOCK:
                 if kind is None:
                     raise self._damaged("a block comes before its kind")
-                block = Block.from_bytes(kind, body, number)
+                block = Block.from_bytes(kind, record.body, number)
                 number += len(block.names)
                 yield block
-            elif record == INDEX or begin != HEADER_SIZE or not self.embeds_model:
-                raise self._damaged("it has an index or a model in the middle")
-            if begin == HEADER_SIZE and self.embeds_model and record != MODEL:
+            elif record.type == INDEX:
+                raise self._damaged("it has an index in the middle")
+            if begin == HEADER_SIZE and self.embeds_model and record.type != MODEL:
                 raise self._damaged("the model that it should hold is not there")
 
     def kinds(self) -> list[tuple[int, bytes]]:
@@ -253,11 +255,11 @@ class Archive:
         start = self.size - int.from_bytes(footer[:4], "little")
         if start < HEADER_SIZE:
             raise self._damaged("its end says what cannot be; `recover` may save what is left")
-        kind, body, after = self._record(start, self.size - FOOTER_SIZE)
-        if kind != INDEX or after != self.size - FOOTER_SIZE or not matches(body):
+        record = self._record(start, self.size - FOOTER_SIZE)
+        if record.type != INDEX or record.after != self.size - FOOTER_SIZE or not matches(record.body):
             raise self._damaged("its index does not match its checksum; `recover` may save what is left")
         try:
-            return Index.from_bytes(body[4:], self.size), start
+            return Index.from_bytes(record.body[4:], self.size), start
         except (ValueError, zlib.error) as error:
             raise self._damaged(f"its index is unreadable ({error})") from error
 
@@ -267,29 +269,37 @@ class Archive:
         self._file.seek(start)
         return self._file.read(count)
 
-    def _record(self, position: int, end: int | None = None) -> tuple[int, bytes, int]:
-        """The type and the body of the record at a place, and the place after it."""
+    def _record(self, position: int, end: int | None = None) -> Record:
+        """The record at a place."""
         end = self.end if end is None else end
         head = self._bytes(position, min(HEAD, end - position))
         try:
             number, used = read_varint(head, 0)
         except ValueError as error:
             raise self._damaged(f"a record is unreadable ({error})") from error
-        length = number >> 2
-        if position + used + length > end:
+        number, kind = divmod(number, 4)
+        position += used
+        if kind == MODEL and not (position == HEADER_SIZE + used and self.embeds_model):
+            return Record(AGAIN, number, b"", position)
+        if position + number > end:
             raise self._damaged("a record is longer than the file")
-        return number & 3, self._bytes(position + used, length), position + used + length
+        return Record(kind, number, self._bytes(position, number), position + number)
 
     def _kind(self, position: int) -> Kind:
-        record, body, _ = self._record(position)
-        if record != KIND:
+        """The kind that is said, once more or for the first time, at a place."""
+        record = self._record(position)
+        if record.type not in (KIND, AGAIN):
             raise self._damaged("its index does not point to a kind")
-        return self._checked_kind(body)
+        return self._said(record)
 
-    def _checked_kind(self, body: bytes) -> Kind:
-        if not matches(body):
+    def _said(self, record: Record) -> Kind:
+        if record.type == AGAIN:
+            if record.number >= len(self.index.kinds):
+                raise self._damaged(f"it speaks of a kind of array {record.number} that there is not")
+            return Kind.from_bytes(self.index.kinds[record.number][1])
+        if not matches(record.body):
             raise self._damaged("a kind of array does not match its checksum")
-        return Kind.from_bytes(body[4:])
+        return Kind.from_bytes(record.body[4:])
 
     def _damaged(self, why: str) -> DamagedArchiveError:
         return DamagedArchiveError(f"{self.name} is damaged: {why}")

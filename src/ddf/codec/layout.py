@@ -1,6 +1,7 @@
 """How an archive is laid out: its header, its records, its index. docs/format.md says it in words."""
 
 __all__ = [
+    "AGAIN",
     "BLOCK",
     "EMBEDDED",
     "END",
@@ -15,6 +16,7 @@ __all__ = [
     "STRIDE",
     "VERSION",
     "Index",
+    "Record",
     "WrongModelError",
     "check_counts",
     "check_model",
@@ -24,6 +26,7 @@ __all__ = [
 
 import zlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +40,7 @@ VERSION = 1
 HEADER_SIZE = 26
 FOOTER_SIZE = 8
 
-BLOCK, KIND, MODEL, INDEX = range(4)  # the types of records
+BLOCK, KIND, MODEL, INDEX, AGAIN = range(5)  # the types of records; `AGAIN` has no number of its own, see `Record`
 EMBEDDED = 1  # the flag of an archive with its model inside
 STRIDE = 16  # the index knows where every 16th block begins
 HEAD = 10  # the head of a record has fewer bytes than that
@@ -49,6 +52,23 @@ class WrongModelError(ValueError):
     """An archive that needs another model than it was given."""
 
 
+class Record(NamedTuple):
+    """A record of an archive.
+
+    Arguments:
+        type: Its type. A record with the type of a model is one only right after the header of an archive that has its
+            model inside; anywhere else it is `AGAIN`: no more than a head, that says that a kind applies once more.
+        number: The length of its body; of `AGAIN`, the number of the kind.
+        body: Its body.
+        after: The place in the file after it.
+    """
+
+    type: int
+    number: int
+    body: bytes
+    after: int
+
+
 @dataclass(frozen=True)
 class Index:
     """What the end of an archive says of it.
@@ -56,7 +76,8 @@ class Index:
     Arguments:
         blocks: How many blocks there are.
         maps: How many arrays.
-        points: For every 16th block: where it begins, where its kind is, and how many arrays come before it.
+        points: For every 16th block: where it begins, where its kind is (or where it is said that it applies once
+            more), and how many arrays come before it.
         kinds: Where kinds are and what they say, once more: no damage to one of them is to take its arrays along. (If
             there is but one block, none.)
         names: What the arrays are called, "" for those without a name; empty if none has one.

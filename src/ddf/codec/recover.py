@@ -14,6 +14,7 @@ from ddf.codec.coder import Array
 from ddf.codec.coding import decode_blocks
 from ddf.codec.flow import IntegerFlow, ModelError
 from ddf.codec.layout import (
+    AGAIN,
     BLOCK,
     END,
     FOOTER_SIZE,
@@ -26,6 +27,7 @@ from ddf.codec.layout import (
     NOTHING,
     STRIDE,
     Index,
+    Record,
     WrongModelError,
     check_model,
     matches,
@@ -33,6 +35,8 @@ from ddf.codec.layout import (
 from ddf.codec.varint import read_varint, write_varint
 
 _MOST_LOST = 4096  # arrays that `recover` gets over at a time
+_MOST_LOST_OTHERS = 16  # the same if kinds have to be tried as well: the more is tried, the less a checksum says
+_MOST_TRIED = 1 << 26  # bytes of arrays that other kinds may ask for, for one block
 
 
 @dataclass
@@ -68,6 +72,7 @@ class _Salvage(Archive):
         self._file = io.BytesIO(data)
         self._data = data
         self.size = self.end = len(data)
+        self.embeds_model = False
         self._model, self._embedded = model, None
         self.found = Recovered()
         self.number = 0  # of arrays that have come by
@@ -77,6 +82,8 @@ class _Salvage(Archive):
             self.index = Index(0, -1, [], [], [])
             self.found.lost.append(str(error))
         self.known = dict(self.index.kinds)
+        self.points = {place: (kind_at, number) for place, kind_at, number in self.index.points}
+        self.kinds_seen = [Kind.from_bytes(body) for _, body in self.index.kinds]
         try:
             self.fingerprint, self.embeds_model = self._read_header()
         except DamagedArchiveError as error:
@@ -87,49 +94,91 @@ class _Salvage(Archive):
 
     def _guess_model(self) -> tuple[bytes, bool]:
         """The fingerprint of the model that an archive without a header needs, and whether it is inside."""
+        self.embeds_model = True
         with suppress(DamagedArchiveError, ModelError):
-            record, body, _ = self._record(HEADER_SIZE)
-            if record == MODEL and matches(body):
-                self._embedded = IntegerFlow.from_bytes(body[4:])
+            record = self._record(HEADER_SIZE)
+            if record.type == MODEL and matches(record.body):
+                self._embedded = IntegerFlow.from_bytes(record.body[4:])
                 return self._embedded.fingerprint, True
         return (NOTHING if self._model is None else self._model.fingerprint), False
 
     def run(self) -> Recovered:
         position, kind = HEADER_SIZE, None
         while position < self.end:
-            if position in self.known:
-                kind = Kind.from_bytes(self.known[position])
+            kind = self._kind_by_index(position, kind)
             try:
-                record, body, after = self._record(position)
-                if record == KIND:
-                    kind = self._checked_kind(body)
-                elif record == BLOCK:
-                    self._keep(kind, body)
-                elif not matches(body) or (record == INDEX and after < self.size - FOOTER_SIZE):
+                record = self._record(position)
+                if record.type in (KIND, AGAIN):
+                    kind = self._said(record)
+                elif record.type == BLOCK:
+                    kind = self._keep(kind, record.body)
+                elif not matches(record.body) or (record.type == INDEX and record.after < self.size - FOOTER_SIZE):
                     raise self._damaged("a record does not match its checksum")
-                elif record == INDEX:
+                elif record.type == INDEX:
                     break
             except (DamagedArchiveError, WrongModelError) as error:
                 self.found.lost.append(f"at byte {position}: {error}")
                 position, kind = self._resume(position, kind)
             else:
-                position = after
+                position = record.after
         missing = self.index.maps - len(self.found.arrays)
         if missing > 0:
             self.found.lost.append(f"{missing} of {self.index.maps} arrays are missing")
         return self.found
 
-    def _keep(self, kind: Kind | None, body: bytes) -> None:
+    def _kind_by_index(self, position: int, kind: Kind | None) -> Kind | None:
+        """The kind of arrays at a place, if the index says it; it may say as well how many come before."""
+        if position in self.known:
+            return Kind.from_bytes(self.known[position])
+        if position in self.points:
+            kind_at, self.number = self.points[position]
+            if kind_at in self.known:
+                return Kind.from_bytes(self.known[kind_at])
+        return kind
+
+    def _said(self, record: Record) -> Kind:
+        if record.type == AGAIN:
+            if record.number >= len(self.kinds_seen):
+                raise self._damaged(f"it speaks of a kind of array {record.number} that there is not")
+            return self.kinds_seen[record.number]
+        kind = super()._said(record)
+        if not self.index.kinds:
+            self.kinds_seen.append(kind)
+        return kind
+
+    def _keep(self, kind: Kind | None, body: bytes) -> Kind:
+        """Takes the arrays of a block over, and says of what kind they were."""
         if kind is None:
             raise self._damaged("a block comes before its kind")
-        block = Block.from_bytes(kind, body, self.number)
-        model = self.model if kind.method == Method.MODEL else None
-        slack = _MOST_LOST if self.found.lost else 0
-        (arrays,) = decode_blocks(model, [block], slack)
-        self.number = number_of(block, arrays, slack) or self.number
+        block, arrays, self.number = self._decoded_block(kind, body, self.number, _MOST_LOST if self.found.lost else 0)
+        if block.kind != kind:
+            self.found.lost.append(f"{block.label} is of another kind than is said before it; it was read all the same")
         for name, array in zip(block.names, arrays, strict=True):
             self.found.arrays.append((name or f"{self.number:06}", array))
             self.number += 1
+        return block.kind
+
+    def _decoded_block(self, kind: Kind, body: bytes, number: int, slack: int) -> tuple[Block, list[Array], int]:
+        """A block, its arrays and how many come before it: of this kind, or of another one if it is none of this."""
+        first: Exception | None = None
+        work = 0
+        for other in [kind, *(other for other in reversed(self.kinds_seen) if other != kind)]:
+            work += other.size
+            if first is not None and work > _MOST_TRIED:
+                break
+            allowed = slack if other == kind else min(slack, _MOST_LOST_OTHERS)
+            try:
+                block = Block.from_bytes(other, body, number)
+                model = self.model if other.method == Method.MODEL else None
+                (arrays,) = decode_blocks(model, [block], allowed)
+            except (DamagedArchiveError, WrongModelError, ValueError) as error:
+                first = first or error
+            else:
+                found = number_of(block, arrays, allowed)
+                assert found is not None
+                return block, arrays, found
+        assert first is not None
+        raise first
 
     def _resume(self, damaged: int, kind: Kind | None) -> tuple[int, Kind | None]:
         """The next place where a record begins that can be read, and the kind of arrays there.
@@ -141,16 +190,18 @@ class _Salvage(Archive):
         if damaged in self.known:
             body = self.known[damaged]
             return damaged + len(write_varint(len(body) + 4 << 2 | KIND)) + len(body) + 4, kind
+        if self._leads_on(damaged + 1) and self._readable(damaged + 1, kind, self.number, 0):
+            return damaged + 1, kind  # it was the one byte that says that a kind applies again
         with suppress(ValueError):  # a damaged archive, or a number in it
-            record, body, after = self._record(damaged)
-            count = 1
-            if record == BLOCK and kind is not None and kind.shared:
-                count = read_varint(body, 0)[0]
-            next_kind = min((place for place in self.known if place > damaged), default=-1)
-            if after == next_kind or self._readable(after, kind, self.number + count, 0):
-                return after, kind
+            record = self._record(damaged)
+            count = int(record.type == BLOCK)
+            if count and kind is not None and kind.shared:
+                count = read_varint(record.body, 0)[0]
+            next_known = min((place for place in (*self.known, *self.points) if place > damaged), default=-1)
+            if record.after == next_known or self._readable(record.after, kind, self.number + count, 0):
+                return record.after, kind
         for position in range(damaged + 1, self.end):
-            if position in self.known:
+            if position in self.known or position in self.points:
                 return position, kind
             if self._leads_on(position) and self._readable(position, kind, self.number, _MOST_LOST):
                 return position, kind
@@ -159,14 +210,18 @@ class _Salvage(Archive):
     def _readable(self, position: int, kind: Kind | None, number: int, slack: int) -> bool:
         """Whether there is a record here that is what was written."""
         try:
-            record, body, _ = self._record(position)
-            if record == KIND:
-                self._checked_kind(body)
-                return slack > 0
-            if record != BLOCK or kind is None:
-                return record == INDEX and matches(body) and slack > 0
-            model = self.model if kind.method == Method.MODEL else None
-            decode_blocks(model, [Block.from_bytes(kind, body, number)], slack)
+            record = self._record(position)
+            if record.type == KIND:
+                return slack > 0 and matches(record.body)
+            if record.type == AGAIN:
+                follows = self._record(record.after)
+                if follows.type != BLOCK or record.number >= len(self.kinds_seen):
+                    return False
+                self._decoded_block(self.kinds_seen[record.number], follows.body, number, slack)
+                return True
+            if record.type != BLOCK or kind is None:
+                return record.type == INDEX and matches(record.body) and slack > 0
+            self._decoded_block(kind, record.body, number, slack)
         except (DamagedArchiveError, WrongModelError, ValueError):
             return False
         return True
@@ -180,10 +235,12 @@ class _Salvage(Archive):
                 number, used = read_varint(self._data[position : position + HEAD], 0)
             except ValueError:
                 return False
-            after = position + used + (number >> 2)
-            if after > self.end or number & 3 == MODEL:
+            number, kind = divmod(number, 4)
+            again = kind == MODEL
+            after = position + used + (0 if again else number)
+            if after > self.end or (again and number >= len(self.kinds_seen)):
                 return False
-            if number & 3 == INDEX:
+            if kind == INDEX:
                 return after >= self.size - FOOTER_SIZE
             position = after
         return True

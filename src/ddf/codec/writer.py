@@ -110,6 +110,7 @@ class ArchiveWriter:
         self.modelled = 0  # how many arrays the model coded, of those that were written
         self._kind: Kind | None = None
         self._kind_at = 0
+        self._numbers: dict[Kind, int] = {}  # of the kinds that were said so far
         self._index = Index(0, 0, [], [], [])
         self._blocks = self._maps = 0
         self._waiting: list[tuple[Array, str]] = []
@@ -182,6 +183,7 @@ class ArchiveWriter:
                 left -= len(part)
         index = old.index
         self._index = Index(0, 0, list(index.points), old.kinds(), list(old.names))
+        self._numbers = {Kind.from_bytes(body): number for number, (_, body) in enumerate(self._index.kinds)}
         self._blocks, self._maps = index.blocks, index.maps
         self._names = {name for name in index.names if name}
 
@@ -241,9 +243,13 @@ class ArchiveWriter:
     def _write(self, block: Block) -> None:
         if block.kind != self._kind:
             self._kind, self._kind_at = block.kind, self._position
-            body = block.kind.to_bytes()
-            self._index.kinds.append((self._kind_at, body))
-            self._record(KIND, zlib.crc32(body).to_bytes(4, "little") + body)
+            if block.kind in self._numbers:
+                self._put(write_varint(self._numbers[block.kind] << 2 | MODEL))
+            else:
+                self._numbers[block.kind] = len(self._index.kinds)
+                body = block.kind.to_bytes()
+                self._index.kinds.append((self._kind_at, body))
+                self._record(KIND, zlib.crc32(body).to_bytes(4, "little") + body)
         if self._blocks % STRIDE == 0:
             self._index.points.append((self._position, self._kind_at, self._maps))
         self._record(BLOCK, block.to_bytes(self._maps))
