@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ddf.codec import Archive, ArchiveWriter, IntegerFlow
+from ddf.codec.parallel import usual_batch
 
 
 def main() -> None:
@@ -23,13 +24,14 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, help="maps coded together; else what is usual for their size")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--verify", action="store_true", help="encode as it is done by default, with a look back")
     options = parser.parse_args()
     maps = np.concatenate([np.load(options.maps)] * options.repeat)
     pixels = maps[0].size / 1e6
     model = IntegerFlow.load(options.model).to(options.device)
+    options.batch = options.batch or usual_batch(model, maps[0].size)
     under_way = 5 * options.processes * options.batch  # each process works on one of five batches, and four wait
     if len(maps) < 3 * under_way:
         parser.error(f"{len(maps)} maps are too few to find a steady speed of {options.processes} processes; --repeat")

@@ -148,6 +148,34 @@ def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
         ExactAffine(torch.ones(1, 4), torch.full((1,), 1e30), input_bits=7).eval()
 
 
+@pytest.mark.parametrize("reads_out", [False, True])
+@pytest.mark.parametrize("input_bits", [0, 7])
+def test_rounding_is_as_exact_as_the_sums(input_bits: int, reads_out: bool) -> None:
+    """Sums near what each format holds, moved down by many bits, by none, and up."""
+    generator = torch.Generator().manual_seed(0)
+    formats = set()
+    for largest in (0.01, 1.0, 63.0, 63.9, 127.0):
+        for inputs in (4, 60, 500, 1000, 1040):
+            weight = largest * (1 - torch.rand(3, inputs, generator=generator) / 9)
+            affine = ExactAffine(weight, torch.tensor([0.0, 0.3, 5.0]), input_bits, reads_out).eval()
+            assert affine.fixed is not None
+            x = torch.randint((1 << input_bits) * 7 // 8, 1 << input_bits, (200, inputs), generator=generator)
+            x = torch.ones_like(x) if input_bits == 0 else x
+            integers, bias = (part.long() for part in affine.fixed)
+            sums = x @ integers.T + bias
+            down = affine.shift.long() + input_bits - (8 if reads_out else 7)
+            want = (sums << (-down).clamp(min=0)) + torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
+            want >>= down.clamp(min=0)
+            got = affine(x / (1 << input_bits)) * (256 if reads_out else 128)
+            assert torch.equal(got.long(), want if reads_out else want.clamp(0, 127))
+            formats.add(affine.weight.dtype)
+    assert torch.float32 in formats
+
+
+def test_a_trained_net_needs_no_doubles(model: IntegerFlow) -> None:
+    assert {affine.weight.dtype for affine in model._affines().values()} == {torch.float32}
+
+
 def test_a_device_that_cannot_add_is_not_used(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = IntegerFlow.from_bytes(model.to_bytes())
     right = ExactAffine._fixed_products

@@ -7,6 +7,7 @@ import os
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
@@ -99,14 +100,15 @@ class Archive:
         """All arrays with their names, in order.
 
         Arguments:
-            batch_size: How many blocks of one kind are decoded together; None for one, or 16 on a GPU. It does not
-                change the result.
+            batch_size: How many blocks of one kind are decoded together; None for up to 16 arrays, fewer if they are
+                large. It does not change the result.
             processes: How many processes decode at once. It does not change the result either.
         """
         modelled = any(Kind.from_bytes(body).method == Method.MODEL for _, body in self.kinds())
         model = self.model if modelled else None
-        batch_size = usual_batch(model) if batch_size is None else batch_size
-        check_counts(batch_size=batch_size, processes=processes)
+        check_counts(processes=processes)
+        if batch_size is not None:
+            check_counts(batch_size=batch_size)
         count = 0
         for names, arrays in self._decoded(model, batch_size, processes):
             yield from zip(names, arrays, strict=True)
@@ -115,12 +117,12 @@ class Archive:
             raise self._damaged(f"it holds {count} arrays, but its index says {len(self)}")
 
     def _decoded(
-        self, model: IntegerFlow | None, batch_size: int, processes: int
+        self, model: IntegerFlow | None, batch_size: int | None, processes: int
     ) -> Iterator[tuple[Sequence[str], list[Array]]]:
         """The names and the arrays of each block."""
         pool = Pool(model, processes)
         try:
-            for blocks in self._batches(batch_size):
+            for blocks in self._batches(model, batch_size):
                 pool.submit(_decode_named, blocks)
                 for results in pool.ready():
                     yield from results
@@ -129,10 +131,11 @@ class Archive:
         finally:
             pool.close()
 
-    def _batches(self, size: int) -> Iterator[list[Block]]:
+    def _batches(self, model: IntegerFlow | None, size: int | None) -> Iterator[list[Block]]:
         batch: list[Block] = []
         for block in self.blocks():
-            if batch and (len(batch) >= size or block.kind != batch[0].kind):
+            most = size or usual_batch(model, prod(block.kind.shape) * len(block.names))
+            if batch and (len(batch) >= most or block.kind != batch[0].kind):
                 yield batch
                 batch = []
             batch.append(block)

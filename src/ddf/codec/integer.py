@@ -23,6 +23,7 @@ from ddf.nets.convolution import as_products
 ACTIVATION_BITS = 7
 """Activations are multiples of 1/128 from 0 to 127/128."""
 
+_LOGIT_BITS = PER_BIT.bit_length() - 1
 _STEPS = 1 << ACTIVATION_BITS
 _PEAK = 0.9  # what the largest activation seen in calibration becomes
 _WEIGHT = 127  # the largest integer weight, so that it fits 8 bits
@@ -95,8 +96,14 @@ class ExactAffine(nn.Module):
         sizes = weight.abs().flatten(1)
         if self.terms is not None:
             sizes = sizes.topk(min(self.terms, sizes.shape[1]), dim=1).values
-        # One more for the rounding of the result.
-        return int((sizes.sum(dim=1) * 2**self.input_bits + bias.abs() + 2.0 ** (self.shift + 8)).max())
+        largest = sizes.sum(dim=1) * 2**self.input_bits + bias.abs()
+        down = self._down().double()
+        rounded = torch.where(down > 0, largest + 2.0 ** (down - 1), largest * 2.0 ** (1 - down) + 1)
+        return int(rounded.max())
+
+    def _down(self) -> Tensor:
+        """By how many bits sums are moved down; to round them, half of the last bit that stays is added before."""
+        return self.shift + self.input_bits - (_LOGIT_BITS if self.reads_out else ACTIVATION_BITS)
 
     @torch.no_grad()
     def tap_bound(self) -> int:
@@ -144,9 +151,7 @@ class ExactAffine(nn.Module):
             rows = taps.permute(0, 2, 3, 1, 4, 5).flatten(3)
             sums = (_integer_product(rows, weight.flatten(1)) + bias).movedim(-1, 1)
         shape = (-1, *[1] * len(spatial))
-        down = (self.shift.cpu().to(torch.int64) + self.input_bits - (8 if self.reads_out else ACTIVATION_BITS)).view(
-            shape
-        )
+        down = self._down().cpu().to(torch.int64).view(shape)
         sums = sums << (-down).clamp(min=0)
         half = torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
         want = (sums + half) >> down.clamp(min=0)

@@ -14,14 +14,17 @@ from ddf.codec.flow import IntegerFlow
 _AHEAD = 4  # jobs for each process that are given out at most
 _THREADS = 2  # with a GPU: while it works for one of them, the other one codes
 
-_GPU_BATCH = 16
+_BATCH = 16
+_BATCH_PIXELS = {"cpu": 1 << 21, "cuda": 1 << 24}
 
 _model: IntegerFlow | None = None  # in a worker: the model of all jobs
 
 
-def usual_batch(model: IntegerFlow | None) -> int:
-    """How many arrays are worked on together if nobody says: a GPU needs more than one to be worth its while."""
-    return _GPU_BATCH if model is not None and model.device.type == "cuda" else 1
+def usual_batch(model: IntegerFlow | None, pixels: int) -> int:
+    """How many arrays of so many pixels are worked on together if nobody says: nets are faster on several."""
+    if model is None:
+        return 1
+    return max(1, min(_BATCH, _BATCH_PIXELS.get(model.device.type, _BATCH_PIXELS["cpu"]) // max(1, pixels)))
 
 
 class Pool:

@@ -63,8 +63,8 @@ class ArchiveWriter:
         append: Whether to go on with an archive that is there. It is replaced when this one is closed.
         overwrite: Whether to replace a file that is there.
         processes: How many processes code at once. The archive is the same.
-        batch_size: How many arrays of one shape are coded together; None for one, or 16 on a GPU. The archive is the
-            same.
+        batch_size: How many arrays of one shape are coded together; None for up to 16, fewer if they are large. The
+            archive is the same.
 
     Example:
         >>> with ArchiveWriter("maps.ddf", model=None) as archive:
@@ -92,8 +92,9 @@ class ArchiveWriter:
         if append and model is None and isinstance(path, str | PathLike) and Path(path).is_file():
             with Archive(path) as old:
                 model = old.model if old.embeds_model else None
-        batch_size = usual_batch(model) if batch_size is None else batch_size
-        check_counts(maps_per_block=maps_per_block, processes=processes, batch_size=batch_size)
+        check_counts(maps_per_block=maps_per_block, processes=processes)
+        if batch_size is not None:
+            check_counts(batch_size=batch_size)
         if append and overwrite:
             raise ValueError("append=True adds to a file and overwrite=True replaces it: one or the other")
         if append and not isinstance(path, str | PathLike):
@@ -105,7 +106,7 @@ class ArchiveWriter:
         self.model = model
         self.maps_per_block = maps_per_block
         self.verify = verify
-        self.batch_size = max(batch_size, maps_per_block)
+        self.batch_size = batch_size
         self.bits = 0.0  # what the model's frequencies say of all that was added
         self.modelled = 0  # how many arrays the model coded, of those that were written
         self._kind: Kind | None = None
@@ -219,7 +220,8 @@ class ArchiveWriter:
         kind = kind_of(array, self.model, named=bool(name), shared=self.maps_per_block > 1)
         if name:
             self._names.add(name)
-        if self._waiting and (kind != self._waiting_kind or len(self._waiting) >= self.batch_size):
+        batch = usual_batch(self.model, array.size) if self.batch_size is None else self.batch_size
+        if self._waiting and (kind != self._waiting_kind or len(self._waiting) >= max(batch, self.maps_per_block)):
             self._submit()
         self._waiting_kind = kind
         self._waiting.append((array, name))
