@@ -37,6 +37,7 @@ from ddf.codec.varint import read_varint, write_varint
 _MOST_LOST = 4096  # arrays that `recover` gets over at a time
 _MOST_LOST_OTHERS = 16  # the same if kinds have to be tried as well: the more is tried, the less a checksum says
 _MOST_TRIED = 1 << 26  # bytes of arrays that other kinds may ask for, for one block
+_LEAST_TRIED = 1 << 18  # what each counts for at least
 
 
 @dataclass
@@ -132,8 +133,8 @@ class _Salvage(Archive):
             return Kind.from_bytes(self.known[position])
         if position in self.points:
             kind_at, self.number = self.points[position]
-            if kind_at in self.known:
-                return Kind.from_bytes(self.known[kind_at])
+            with suppress(DamagedArchiveError):
+                return Kind.from_bytes(self.known[kind_at]) if kind_at in self.known else self._kind(kind_at)
         return kind
 
     def _said(self, record: Record) -> Kind:
@@ -160,10 +161,10 @@ class _Salvage(Archive):
 
     def _decoded_block(self, kind: Kind, body: bytes, number: int, slack: int) -> tuple[Block, list[Array], int]:
         """A block, its arrays and how many come before it: of this kind, or of another one if it is none of this."""
-        first: Exception | None = None
+        first: ValueError | None = None
         work = 0
         for other in [kind, *(other for other in reversed(self.kinds_seen) if other != kind)]:
-            work += other.size
+            work += other.size + _LEAST_TRIED
             if first is not None and work > _MOST_TRIED:
                 break
             allowed = slack if other == kind else min(slack, _MOST_LOST_OTHERS)
@@ -171,14 +172,15 @@ class _Salvage(Archive):
                 block = Block.from_bytes(other, body, number)
                 model = self.model if other.method == Method.MODEL else None
                 (arrays,) = decode_blocks(model, [block], allowed)
-            except (DamagedArchiveError, WrongModelError, ValueError) as error:
+            except ValueError as error:
                 first = first or error
             else:
                 found = number_of(block, arrays, allowed)
                 assert found is not None
                 return block, arrays, found
-        assert first is not None
-        raise first
+        if isinstance(first, DamagedArchiveError | WrongModelError):
+            raise first
+        raise self._damaged(str(first)) from first
 
     def _resume(self, damaged: int, kind: Kind | None) -> tuple[int, Kind | None]:
         """The next place where a record begins that can be read, and the kind of arrays there.
@@ -222,7 +224,7 @@ class _Salvage(Archive):
             if record.type != BLOCK or kind is None:
                 return record.type == INDEX and matches(record.body) and slack > 0
             self._decoded_block(kind, record.body, number, slack)
-        except (DamagedArchiveError, WrongModelError, ValueError):
+        except ValueError:  # of a damaged archive, a wrong model, or a number that is none
             return False
         return True
 
