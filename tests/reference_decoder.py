@@ -278,7 +278,8 @@ class Model:
                 there = flat[i] & (first[i] == symbol) & inside[0, 0]
                 out[i, 0][there] = [coder.symbol(table[symbol]) for _ in range(there.sum())]
             there = ~flat[i] & inside[0, 0]
-            x: Array = (seen[i][there][..., None] == np.arange(self.k)).astype(np.int64).reshape(there.sum(), -1)
+            x: Array = (seen[i][there][..., None] == np.arange(self.k)).astype(np.int64)
+            x = x.reshape(len(x), len(net["offsets"]) * self.k)
             for j in range(len(net["hidden"]) + 1):
                 x = self.affine(f"{name}.stack.{j}", x, 7 if j else 0, j == len(net["hidden"]))
             out[i, 0][there] = [coder.symbol(row) for row in frequencies(x)]

@@ -227,6 +227,33 @@ def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
     assert ddf("recover", archive, "-o", tmp_path / "whole").startswith(f"{tmp_path / 'whole'}: 14 files")
 
 
+def test_no_file_is_taken_for_one_that_was_added_later(tmp_path: Path) -> None:
+    """What files were is said for each time files were added; if that is lost, nothing else is said of them."""
+    for i, value in enumerate((255, 200)):
+        (tmp_path / f"{i}").mkdir()
+        Image.fromarray(np.eye(40, dtype=np.uint8) * value).save(tmp_path / f"{i}" / f"mask {i}.png")
+        ddf("compress", tmp_path / f"{i}", "-o", tmp_path / "a.ddf", *["--append"] * i)
+    data = bytearray((tmp_path / "a.ddf").read_bytes())
+    data[data.index(b".ddf/files-0.json") + 31] ^= 255
+    (tmp_path / "a.ddf").write_bytes(data)
+    said = ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1)
+    assert "1 of them as npy arrays" in said
+    assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == ["mask 0.png.npy", "mask 1.png"]
+    assert same_image(tmp_path / "saved" / "mask 1.png", tmp_path / "1" / "mask 1.png")
+
+
+def test_arrays_without_names(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path / "a.ddf", None) as writer:
+        writer.add(np.zeros(3, np.int32))
+        writer.add(np.ones(3, np.int32))
+    assert ddf("list", tmp_path / "a.ddf").split() == ["000000", "000001"]
+    ddf("extract", tmp_path / "a.ddf", "000001", "-o", tmp_path / "out")
+    assert np.load(tmp_path / "out" / "000001.npy").tolist() == [1, 1, 1]
+    with ArchiveWriter(tmp_path / "a.ddf", None, append=True) as writer:
+        writer.add(np.arange(3), "000000")
+    assert "which are one file" in ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "all", code=1)
+
+
 def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
     assert "there is no" in ddf("compress", tmp_path / "nothing", "-o", tmp_path / "a.ddf", "--model", model, code=1)
     (tmp_path / "empty folder").mkdir()
@@ -470,6 +497,30 @@ def test_all_commands_can_be_interrupted_at_any_moment(
     for path in out.rglob("*.png"):
         with Image.open(path) as picture:
             picture.load()  # whole, or not there
+
+
+def test_an_interruption_is_not_for_the_processes_at_work(tmp_path: Path, masks: Path, model: Path) -> None:
+    """A terminal sends Ctrl-C to all of them, even to those that are about to start."""
+    for seconds in (0.3, 1.5, 4):
+        command = [*DDF, "compress", masks, "-o", tmp_path / "a.ddf", "--model", model, "--processes", "2"]
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and not (children.exists() and children.read_text()):
+            time.sleep(0.01)
+        time.sleep(seconds)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode in (0, 130), said
+        assert "Traceback" not in said
+        (tmp_path / "a.ddf").unlink(missing_ok=True)
 
 
 def test_output_to_a_pipe(tmp_path: Path, masks: Path, model: Path) -> None:

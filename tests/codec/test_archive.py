@@ -20,6 +20,7 @@ from ddf.codec import (
     WrongModelError,
     compress,
     decompress,
+    pretrained,
 )
 from ddf.codec.blocks import Method
 from tests import reference_decoder
@@ -176,6 +177,26 @@ def test_existing_files_are_not_replaced_unasked(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         ArchiveWriter(tmp_path / "no" / "a.ddf", None)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf"]
+
+
+@pytest.mark.parametrize("per_block", [1, 3])
+def test_batches_have_no_say_in_what_is_written(
+    tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray], per_block: int
+) -> None:
+    arrays = [array[: 20 + i // 9] for i, array in enumerate(maps)]
+    found = {
+        write_archive(tmp_path / f"{size}", model, arrays, maps_per_block=per_block, batch_size=size)
+        for size in (1, 2, 7, None)
+    }
+    assert len(found) == 1
+
+
+def test_a_second_decoder_reads_maps_smaller_than_the_squeezes_reach() -> None:
+    model = pretrained()
+    for shape in ((40, 40), (16, 33), (65, 3), (1, 1)):
+        data = compress(np.zeros(shape, np.uint8), model)
+        ((_, array),) = reference_decoder.decode(data, model.to_bytes())
+        assert np.array_equal(array, np.zeros(shape))
 
 
 @pytest.mark.parametrize("options", [{}, {"maps_per_block": 3}])

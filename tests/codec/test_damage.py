@@ -157,6 +157,40 @@ def test_a_damaged_word_on_a_kind_costs_nothing(tmp_path: Path, model: IntegerFl
             assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
 
 
+def test_a_damaged_word_on_a_kind_among_many(tmp_path: Path) -> None:
+    arrays = [np.full((1 + i % 20, 1 + i // 20), i % 7, np.uint8) for i in range(300)]
+    arrays += [np.full((1, 1), i, np.uint8) for i in range(12)]
+    data = write_archive(tmp_path / "a.ddf", None, arrays)
+    again = data.index(b"\x07map 300") - 2  # before the head of its block
+    assert data[again] == 0 << 2 | MODEL
+    for change in (4, 16, 1, 0x82):
+        damaged = bytearray(data)
+        damaged[again] ^= change
+        found = recover(bytes(damaged))
+        assert len(found.arrays) == len(arrays)
+        assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_archive_within_an_archive_is_not_taken_for_it(tmp_path: Path, index: int) -> None:
+    generator = np.random.default_rng(0)
+    buffer = io.BytesIO()
+    with ArchiveWriter(buffer, None) as writer:
+        for i in range(30):
+            writer.add(generator.integers(0, 256, 400, dtype=np.uint8), "" if i else "first")
+    arrays = [np.frombuffer(buffer.getvalue(), np.uint8)]
+    arrays += [generator.integers(0, 256, 50, dtype=np.uint8) for _ in range(20)]
+    data = write_archive(tmp_path / "a.ddf", None, arrays)
+    start, _, _ = Archive(data).index.points[0]
+    for place, change in ((0, 4), (0, 64), (0, 128), (1, 1), (40, 255)):
+        damaged = bytearray(data)
+        damaged[start + place] ^= change
+        damaged[-20] ^= index  # and without an index
+        found = recover(bytes(damaged))
+        assert [name for name, _ in found.arrays] == [f"map {i}" for i in range(1, 21)]
+        assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
+
+
 def test_a_cut_archive_gives_back_what_is_whole(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
     data = write_archive(tmp_path / "a.ddf", model, maps)
     found = recover(data[: len(data) // 2], model)
@@ -186,8 +220,9 @@ def crafted(
 
     header = MAGIC + bytes([1, flags]) + model
     data = header + zlib.crc32(header).to_bytes(4, "little")
-    data += record(KIND, checked(kind)) + record(BLOCK, bytes(4) + body)
-    plain = b"\0" + write_varint(1) + write_varint(1) + write_varint(26) + write_varint(26) + write_varint(0)
+    data += record(KIND, checked(kind))
+    plain = b"\0" + write_varint(1) + write_varint(1) + write_varint(len(data)) + write_varint(26) + write_varint(0)
+    data += record(BLOCK, bytes(4) + body)
     end = record(INDEX, checked(plain if index is None else index))
     return data + end + (len(end) + 8).to_bytes(4, "little") + END
 
@@ -206,8 +241,11 @@ U8, LARGE = 0, write_varint(1 << 62)
         crafted(bytes([1, U8, 1, 4]), index=b"\7" + write_varint(1) + write_varint(1)),
         crafted(bytes([1, U8, 1, 4]), flags=1),
         crafted(bytes([1, U8, 1]) + write_varint(1 << 39)),
+        crafted(bytes([1, U8, 1, 4]), index=bytes([0, 1, 9, 35, 26, 5])),
+        crafted(bytes([1, U8, 1, 4]), index=bytes([0, 1, 1]) + LARGE + bytes([26, 0])),
+        crafted(bytes([1, U8, 1, 4]), index=bytes([0, 2, 2, 35, 26, 0, 1, 26, 3, 1, 99, 0])),
     ],
-    ids=["shape", "dimensions", "arrays", "blocks", "bomb", "byte", "flag", "length"],
+    ids=["shape", "dimensions", "arrays", "blocks", "bomb", "byte", "flag", "length", "number", "point", "kind"],
 )
 def test_right_checksums_around_what_cannot_be(data: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -101,8 +101,11 @@ class FileWriter:
                 kinds = [kind for name, kind in self._files.items() if PurePosixPath(name).suffix == suffix]
                 usual[suffix] = max(sorted(set(kinds)), key=kinds.count)
             others = {name: kind for name, kind in self._files.items() if usual[PurePosixPath(name).suffix] != kind}
-            plain = json.dumps({"kinds": self._kinds, "usual": usual, "files": others}, separators=(",", ":"))
             number = sum(name.startswith(FILES) for name in self.archive.names)
+            word: dict[str, Any] = {"kinds": self._kinds, "usual": usual, "files": others}
+            if number:
+                word["first"] = next(iter(self._files))
+            plain = json.dumps(word, separators=(",", ":"))
             self.archive.add(np.frombuffer(plain.encode(), dtype=np.uint8), f"{FILES}-{number}.json")
 
     def _known(self, array: Array, kind: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
@@ -138,20 +141,25 @@ class FileReader:
         self.archive = archive
         self._kinds: dict[str, dict[str, Any]] = {}
         waiting: list[str] = []  # for the word on what they were, which comes after them
+        words = 0
         for name in archive.names:
             if not name.startswith(FILES):
                 waiting.append(name)
-            else:
-                try:
-                    plain = json.loads(archive[name].tobytes())
-                    kinds, usual, files = plain["kinds"], plain["usual"], plain["files"]
-                    for file in waiting:
-                        number = files.get(file, usual.get(PurePosixPath(file).suffix))
-                        if number is not None:
-                            self._kinds[file] = kinds[number]
-                    waiting = []
-                except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                    raise DamagedArchiveError(f"{archive.name}: {name} does not say what files were") from error
+                continue
+            try:
+                word = json.loads(archive[name].tobytes())
+                kinds, usual, files = word["kinds"], word["usual"], word["files"]
+                if name != f"{FILES}-{words}.json":  # one before it is lost, and some of these are not its own
+                    first = word.get("first")
+                    waiting = waiting[waiting.index(first) :] if first in waiting else []
+                for file in waiting:
+                    number = files.get(file, usual.get(PurePosixPath(file).suffix))
+                    if number is not None:
+                        self._kinds[file] = kinds[number]
+                waiting = []
+                words = int(name[len(FILES) + 1 : -len(".json")]) + 1
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+                raise DamagedArchiveError(f"{archive.name}: {name} does not say what files were") from error
 
     @property
     def names(self) -> list[str]:
@@ -190,19 +198,17 @@ class FileReader:
             batch_size: How many are decoded together; see `Archive.items`.
             processes: How many processes decode at once.
         """
-        places = {name: self.place(name, folder) for name in self.names}
         taken: dict[Path, str] = {}
-        for name, place in places.items():
+        for name in self.names:
+            place = self.place(name, folder)
             if place in taken:
                 raise ValueError(f"the archive holds {taken[place]!r} and {name!r}, which are one file, {place}")
             taken[place] = name
-        if not overwrite:
-            for place in places.values():
-                if place.exists():
-                    raise FileExistsError(f"{place} is there already; --force (in Python overwrite=True) replaces it")
+            if place.exists() and not overwrite:
+                raise FileExistsError(f"{place} is there already; --force (in Python overwrite=True) replaces it")
         for number, (name, array) in enumerate(self.archive.items(batch_size, processes)):
             if not name.startswith(FILES):
-                place = places[name or f"{number:06}"]
+                place = self.place(name or f"{number:06}", folder)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 self.write(name, place, array)
                 yield place

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddf.codec.blocks import MOST_SHARED
+from ddf.codec.blocks import MOST_SHARED, Kind
 from ddf.codec.flow import IntegerFlow
 from ddf.codec.varint import read_varint, write_varint
 
@@ -131,6 +131,10 @@ class Index:
                 steps.append(step)
             last = (last[0] + steps[0], last[1] + steps[1], last[2] + steps[2])
             points.append(last)
+        if any(position >= size or kind_at >= position or number >= maps for position, kind_at, number in points):
+            raise ValueError("it points to what is not there")
+        if points and points[0][2]:
+            raise ValueError("there are arrays before the first")
         kinds: list[tuple[int, bytes]] = []
         count, position = read_varint(plain, position) if blocks > 1 else (0, position)
         place = 0
@@ -138,7 +142,9 @@ class Index:
             step, position = read_varint(plain, position)
             length, position = read_varint(plain, position)
             place += step
-            kinds.append((place, plain[position : position + length]))
+            body = plain[position : position + length]
+            Kind.from_bytes(body)
+            kinds.append((place, body))
             position += length
         rest = plain[position:].decode()
         names = rest.split("\0") if rest else []

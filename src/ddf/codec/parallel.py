@@ -6,6 +6,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
 
@@ -55,7 +56,8 @@ class Pool:
         if self._executor is None:
             self._jobs.append(function(self.model, *arguments))
         else:
-            self._jobs.append(self._executor.submit(self._call, function, *arguments))
+            with _undisturbed():  # by Ctrl-C, which processes that are started here would not be ready for
+                self._jobs.append(self._executor.submit(self._call, function, *arguments))
 
     def _call_here(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """In a thread: on a stream of its own, so that no thread waits for what another has given to the GPU."""
@@ -83,6 +85,19 @@ class Pool:
         """Ends the processes."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Lets Ctrl-C wait; processes that are started meanwhile never hear of it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(data: bytes | None, device: str) -> None:

@@ -36,8 +36,10 @@ from ddf.codec.varint import read_varint, write_varint
 
 _MOST_LOST = 4096  # arrays that `recover` gets over at a time
 _MOST_LOST_OTHERS = 16  # the same if kinds have to be tried as well: the more is tried, the less a checksum says
-_MOST_TRIED = 1 << 26  # bytes of arrays that other kinds may ask for, for one block
-_LEAST_TRIED = 1 << 18  # what each counts for at least
+_MOST_TRIED = 1 << 28  # bytes of arrays that other kinds may ask for, for one block
+_LEAST_TRIED = 1 << 16  # what each counts for at least
+_MOST_KINDS = 1 << 14  # in an archive without an index
+_FOREIGN, _BROKEN, _WHOLE = -1, 0, 1 << 60  # how records that follow one another end; see `_Salvage._chain`
 
 
 @dataclass
@@ -82,9 +84,12 @@ class _Salvage(Archive):
         except DamagedArchiveError as error:
             self.index = Index(0, -1, [], [], [])
             self.found.lost.append(str(error))
+        self.sure: Kind | None = None  # the kind of the block before, if nothing was said since
+        self.chains: dict[int, int] = {}
         self.known = dict(self.index.kinds)
         self.points = {place: (kind_at, number) for place, kind_at, number in self.index.points}
         self.kinds_seen = [Kind.from_bytes(body) for _, body in self.index.kinds]
+        self.places = sorted({*self.known, *self.points, self.end}) if self.index.maps >= 0 else []
         try:
             self.fingerprint, self.embeds_model = self._read_header()
         except DamagedArchiveError as error:
@@ -110,15 +115,16 @@ class _Salvage(Archive):
             try:
                 record = self._record(position)
                 if record.type in (KIND, AGAIN):
-                    kind = self._said(record)
+                    kind, self.sure = self._said(record), None
                 elif record.type == BLOCK:
-                    kind = self._keep(kind, record.body)
+                    kind = self.sure = self._keep(kind, record.body)
                 elif not matches(record.body) or (record.type == INDEX and record.after < self.size - FOOTER_SIZE):
                     raise self._damaged("a record does not match its checksum")
                 elif record.type == INDEX:
                     break
             except (DamagedArchiveError, WrongModelError) as error:
                 self.found.lost.append(f"at byte {position}: {error}")
+                self.sure = None
                 position, kind = self._resume(position, kind)
             else:
                 position = record.after
@@ -163,7 +169,8 @@ class _Salvage(Archive):
         """A block, its arrays and how many come before it: of this kind, or of another one if it is none of this."""
         first: ValueError | None = None
         work = 0
-        for other in [kind, *(other for other in reversed(self.kinds_seen) if other != kind)]:
+        others = [] if kind == self.sure else [other for other in reversed(self.kinds_seen) if other != kind]
+        for other in [kind, *others]:
             work += other.size + _LEAST_TRIED
             if first is not None and work > _MOST_TRIED:
                 break
@@ -172,15 +179,23 @@ class _Salvage(Archive):
                 block = Block.from_bytes(other, body, number)
                 model = self.model if other.method == Method.MODEL else None
                 (arrays,) = decode_blocks(model, [block], allowed)
-            except ValueError as error:
-                first = first or error
-            else:
                 found = number_of(block, arrays, allowed)
                 assert found is not None
+                self._check_names(block, found)
                 return block, arrays, found
+            except ValueError as error:
+                first = first or error
         if isinstance(first, DamagedArchiveError | WrongModelError):
             raise first
         raise self._damaged(str(first)) from first
+
+    def _check_names(self, block: Block, number: int) -> None:
+        """Refuses a block of other names than the index has: it is of an archive within this one."""
+        after = number + len(block.names)
+        if self.places and (
+            after > self.index.maps or (self.index.names and tuple(self.index.names[number:after]) != block.names)
+        ):
+            raise self._damaged(f"{block.label} is not what its index says")
 
     def _resume(self, damaged: int, kind: Kind | None) -> tuple[int, Kind | None]:
         """The next place where a record begins that can be read, and the kind of arrays there.
@@ -229,20 +244,52 @@ class _Salvage(Archive):
         return True
 
     def _leads_on(self, position: int) -> bool:
-        """Whether records follow one another from here to the end, or for a while."""
-        for _ in range(STRIDE):
-            if position >= self.end:
-                return position == self.end
-            try:
-                number, used = read_varint(self._data[position : position + HEAD], 0)
-            except ValueError:
+        """Whether records follow one another from here to a place that the index knows; without it, to the end."""
+        if not self.places:
+            return self._chain(position) >= STRIDE
+        place = next((place for place in self.places if place >= position), -1)
+        while position < place:
+            after, _ = self._next(position)
+            if after is None:
                 return False
-            number, kind = divmod(number, 4)
-            again = kind == MODEL
-            after = position + used + (0 if again else number)
-            if after > self.end or (again and number >= len(self.kinds_seen)):
-                return False
-            if kind == INDEX:
-                return after >= self.size - FOOTER_SIZE
             position = after
-        return True
+        return position == place
+
+    def _chain(self, position: int) -> int:
+        """How many records follow one another from here until one is broken.
+
+        `_WHOLE` and more if they lead to the end of the archive, `_FOREIGN` if they lead to the index of another one,
+        which is an array of this one.
+        """
+        walked = []
+        while position not in self.chains:
+            after, is_index = self._next(position)
+            if position == self.end or (is_index and after is not None and after >= self.size - FOOTER_SIZE):
+                self.chains[position] = _WHOLE
+            elif after is None:
+                self.chains[position] = _BROKEN
+            elif is_index:
+                self.chains[position] = _FOREIGN if matches(self._record(position).body) else _BROKEN
+            else:
+                walked.append(position)
+                position = after
+        length = self.chains[position]
+        for place in reversed(walked):
+            length = length if length == _FOREIGN else length + 1
+            self.chains[place] = length
+        return length
+
+    def _next(self, position: int) -> tuple[int | None, bool]:
+        """The place after what may be a record, None if it is none; and whether it is an index."""
+        try:
+            number, used = read_varint(self._data[position : position + HEAD], 0)
+        except ValueError:
+            return None, False
+        number, kind = divmod(number, 4)
+        if kind == MODEL:  # a kind once more; without the index, nobody knows how many there are
+            known = number < (len(self.kinds_seen) if self.places else _MOST_KINDS)
+            return (position + used if known else None), False
+        after = position + used + number
+        if (kind == BLOCK and number < 4) or (kind == KIND and number < 7) or after > self.end:
+            return None, False
+        return after, kind == INDEX

@@ -221,10 +221,16 @@ class ArchiveWriter:
         if name:
             self._names.add(name)
         batch = usual_batch(self.model, array.size) if self.batch_size is None else self.batch_size
-        if self._waiting and (kind != self._waiting_kind or len(self._waiting) >= max(batch, self.maps_per_block)):
+        per_block = self._per_block(kind)
+        most = max(1, batch // per_block) * per_block  # whole blocks, or the batch would have a say in what they hold
+        if self._waiting and (kind != self._waiting_kind or len(self._waiting) >= most):
             self._submit()
         self._waiting_kind = kind
         self._waiting.append((array, name))
+
+    def _per_block(self, kind: Kind) -> int:
+        most = max(1, min(MOST_SHARED, MOST_SHARED_BYTES // max(1, kind.size)))
+        return min(self.maps_per_block, most)
 
     def _submit(self) -> None:
         """Has what waits coded, and writes what is ready."""
@@ -232,8 +238,7 @@ class ArchiveWriter:
             assert self._waiting_kind is not None
             arrays, names = zip(*self._waiting, strict=True)
             kind = self._waiting_kind
-            most = max(1, min(MOST_SHARED, MOST_SHARED_BYTES // max(1, kind.size)))
-            size = min(self.maps_per_block, most) if kind.shared else len(arrays)
+            size = self._per_block(kind) if kind.shared else len(arrays)
             for i in range(0, len(arrays), size):
                 job = kind, arrays[i : i + size], names[i : i + size], self.verify
                 self._pool.submit(encode_blocks, *job)

@@ -236,15 +236,16 @@ def _extract(options: argparse.Namespace) -> int:
     with open_archive(options.archive, options.model) as archive:
         reader = FileReader(archive)
         places = {}
+        unnamed = {f"{number:06}": number for number, name in enumerate(archive.names) if not name}
         for name in options.names:
-            if name not in archive:
+            if name not in archive and name not in unnamed:
                 raise KeyError(f"{options.archive} holds no {name!r}; `ddf list {options.archive}` says what it holds")
             places[name] = reader.place(name, options.output)
             if places[name].exists() and not options.force:
                 raise FileExistsError(f"{places[name]} is there already; --force replaces it")
         for name, place in places.items():
             place.parent.mkdir(parents=True, exist_ok=True)
-            reader.write(name, place)
+            reader.write(name, place, None if name in archive else archive[unnamed[name]])
     say(options, {"files": [str(place) for place in places.values()]}, *(str(place) for place in places.values()))
     return 0
 
