@@ -456,7 +456,7 @@ def test_an_interrupted_compression_leaves_nothing(tmp_path: Path, masks: Path, 
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux shows what a process has loaded")
-@pytest.mark.parametrize("seconds", [0, 0.5, 4])
+@pytest.mark.parametrize("seconds", [0, 3])
 def test_all_commands_can_be_interrupted_at_any_moment(
     tmp_path: Path, masks: Path, model: Path, seconds: float
 ) -> None:
@@ -501,7 +501,7 @@ def test_all_commands_can_be_interrupted_at_any_moment(
 
 def test_an_interruption_is_not_for_the_processes_at_work(tmp_path: Path, masks: Path, model: Path) -> None:
     """A terminal sends Ctrl-C to all of them, even to those that are about to start."""
-    for seconds in (0.3, 1.5, 4):
+    for seconds in (0.3, 2):
         command = [*DDF, "compress", masks, "-o", tmp_path / "a.ddf", "--model", model, "--processes", "2"]
         process = subprocess.Popen(
             [str(part) for part in command],

@@ -131,7 +131,7 @@ def test_one_damaged_map_does_not_take_the_others_along(
     assert not whole.lost
     assert len(whole.arrays) == len(arrays)
     generator = np.random.default_rng(2)
-    for i in generator.choice(len(data), 60, replace=False):
+    for i in generator.choice(len(data), 40, replace=False):
         damaged = bytearray(data)
         damaged[i] ^= int(generator.integers(1, 256))
         found = recover(bytes(damaged), model)
