@@ -121,7 +121,7 @@ def test_what_a_map_costs_beyond_the_models_bits(tmp_path: Path, model: IntegerF
 
 def test_what_a_change_of_size_costs(model: IntegerFlow) -> None:
     """Maps of some sizes in any order: 8 bytes each, and what it takes to say a size for the first time."""
-    maps = draw_maps(96, (60, 60), 4, seed=11)
+    maps = draw_maps(48, (60, 60), 4, seed=11)
     generator = np.random.default_rng(0)
     sizes = [(41, 57), (57, 41), (48, 48), (60, 33)]
     buffer = io.BytesIO()
@@ -134,7 +134,7 @@ def test_what_a_change_of_size_costs(model: IntegerFlow) -> None:
     assert {block.kind.method for block in archive.blocks()} == {Method.MODEL}
     assert archive.size <= FIXED + writer.bits / 8 + 8 * len(maps) + 20 * (len(sizes) - 1)
     assert [array.shape for _, array in archive] == [block.kind.shape for block in archive.blocks()]
-    assert all(np.array_equal(archive[i], maps[i][: archive[i].shape[0], : archive[i].shape[1]]) for i in range(96))
+    assert all(np.array_equal(archive[i], maps[i][: archive[i].shape[0], : archive[i].shape[1]]) for i in range(48))
 
 
 def test_an_archive_of_one_is_small(model: IntegerFlow, maps: list[np.ndarray]) -> None:
