@@ -191,6 +191,18 @@ def test_an_archive_within_an_archive_is_not_taken_for_it(tmp_path: Path, index:
         assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
 
 
+def test_missing_bytes_and_additional_ones(tmp_path: Path) -> None:
+    """Then an index is wrong about all places after them."""
+    generator = np.random.default_rng(0)
+    arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(60)]
+    data = write_archive(tmp_path / "a.ddf", None, arrays)
+    for place in range(60, 60 * 90, 700):
+        for damaged in (data[:place] + data[place + 7 :], data[:place] + generator.bytes(9) + data[place:]):
+            found = recover(damaged)
+            assert len(found.arrays) >= len(arrays) - 2
+            assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
+
+
 def test_a_cut_archive_gives_back_what_is_whole(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
     data = write_archive(tmp_path / "a.ddf", model, maps)
     found = recover(data[: len(data) // 2], model)

@@ -244,9 +244,13 @@ class _Salvage(Archive):
         return True
 
     def _leads_on(self, position: int) -> bool:
-        """Whether records follow one another from here to a place that the index knows; without it, to the end."""
-        if not self.places:
-            return self._chain(position) >= STRIDE
+        """Whether records follow one another from here to a place that the index knows; without it, to the end.
+
+        Where bytes are missing or too many, the index is wrong about all places after them.
+        """
+        chain = self._chain(position)
+        if not self.places or chain >= _WHOLE:
+            return chain >= STRIDE
         place = next((place for place in self.places if place >= position), -1)
         while position < place:
             after, _ = self._next(position)
