@@ -174,7 +174,7 @@ def test_files_of_all_kinds_come_back(tmp_path: Path) -> None:
     (source / "empty").touch()
     (source / ".hidden").touch()
     archive = tmp_path / "a.ddf"
-    ddf("compress", source, "-o", archive)
+    assert as_json("compress", source, "-o", archive)["left_out"] == [str(source / ".hidden")]
     ddf("decompress", archive, "-o", tmp_path / "out")
     images = ["palette.png", "deep/clear.png", "mask.png", "bits.png", "deep/er/wide.png", "map.tif"]
     for name in images:
@@ -215,6 +215,7 @@ def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
     damaged = tmp_path / "damaged.ddf"
     damaged.write_bytes(data)
     assert "is damaged" in ddf("verify", damaged, code=1)
+    assert '{"whole": false, "error": ' in ddf("verify", damaged, "--json", code=1)
     assert "is damaged" in ddf("decompress", damaged, "-o", tmp_path / "out", code=1)
     said = ddf("recover", damaged, "-o", tmp_path / "saved", code=1)
     assert "13 files" in said
@@ -234,7 +235,8 @@ def test_no_file_is_taken_for_one_that_was_added_later(tmp_path: Path) -> None:
         Image.fromarray(np.eye(40, dtype=np.uint8) * value).save(tmp_path / f"{i}" / f"mask {i}.png")
         ddf("compress", tmp_path / f"{i}", "-o", tmp_path / "a.ddf", *["--append"] * i)
     data = bytearray((tmp_path / "a.ddf").read_bytes())
-    data[data.index(b".ddf/files-0.json") + 31] ^= 255
+    for name in (b".ddf/files-0.json", b".ddf/files-0.copy.json"):
+        data[data.index(name) + len(name) + 20] ^= 255
     (tmp_path / "a.ddf").write_bytes(data)
     said = ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1)
     assert "1 of them as npy arrays" in said
@@ -265,6 +267,11 @@ def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
     assert "no positive integer" in ddf("compress", masks, "-o", tmp_path / "a.ddf", "--processes", 0, code=2)
     ddf("compress", masks, "-o", tmp_path / "a.ddf", "--model", model)
     assert "it needs the model" in ddf("verify", tmp_path / "a.ddf", code=1)
+    assert ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1).count("\n") == 1
+    assert "a.ddf is a file; name a folder" in ddf(
+        "decompress", tmp_path / "a.ddf", "-o", tmp_path / "a.ddf", "--model", model, code=1
+    )
+    assert "is a folder; name the file" in ddf("compress", masks, "-o", tmp_path / "empty folder", code=1)
     assert "`ddf list" in ddf("extract", tmp_path / "a.ddf", "no such", "--model", model, code=1)
     assert "no ddf archive" in ddf("list", next(masks.rglob("*.png")), code=1)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf", "empty folder"]
@@ -412,7 +419,11 @@ def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
     (tmp_path / "broken").write_bytes(b"no model")
     for command in (("inspect",), ("sample", "-o", tmp_path / "s.png"), ("evaluate", masks)):
         ddf(command[0], tmp_path / "broken", *command[1:], code=1)
+    assert "neither a model nor an archive" in ddf("inspect", tmp_path / "broken", code=1)
     assert "No such file" in ddf("inspect", tmp_path / "nothing", code=1)
+    assert "--preset is not for eight-gaussians" in ddf(
+        "train", "eight-gaussians", "-o", tmp_path / "run", "--preset", "best", code=2
+    )
     assert "'abacus' is no device" in ddf("sample", model, "-o", tmp_path / "s.png", "--device", "abacus", code=2)
     assert "finds no cuda:99" in ddf("compress", masks, "-o", tmp_path / "a.ddf", "--device", "cuda:99", code=2)
     assert not (tmp_path / "run").exists()

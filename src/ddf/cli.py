@@ -16,7 +16,7 @@ loss."""
 
 _EXAMPLES = """\
 examples:
-  ddf demo                                     a tour, in a few minutes
+  ddf demo                                     a tour, about a minute
   ddf compress masks -o masks.ddf              a folder of label maps, with the model that comes with ddf
   ddf train masks -o run                       a model for maps such as yours
   ddf compress masks -o masks.ddf --model run/model.safetensors --embed
@@ -90,6 +90,7 @@ def _failed(error: Exception, command: str) -> int:
     if isinstance(error, ValueError | TypeError | RuntimeError | ImportError | MemoryError):
         damaged = type(error).__name__ == "DamagedArchiveError" and command != "recover"
         hint = "; `ddf recover` saves what is whole" if damaged and "recover" not in str(error) else ""
+        hint = hint.replace("; ", "; if it was one, ") if str(error).endswith("is no ddf archive") else hint
         print(f"ddf: {error or type(error).__name__}{hint}", file=sys.stderr)
         return 1
     raise error

@@ -68,8 +68,8 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
     print("  explanation.png      what the model makes of a scene, layer by layer, and where its bits go")
     print("\nNext, with label maps of your own in place of these:")
     print(f"  ddf train {target / 'scenes'} -o run")
-    print(f"  ddf compress {target / 'scenes'} -o scenes.ddf --model run/model.safetensors --embed")
-    print("  ddf decompress scenes.ddf -o again")
+    print(f"  ddf compress {target / 'scenes'} -o scenes.ddf --model run/model.safetensors")
+    print("  ddf decompress scenes.ddf -o again --model run/model.safetensors")
     print(f"  ddf inspect {target / 'scenes.ddf'}")
     return {"eight_gaussians": dict(toy), "scenes": dict(codec)}
 
@@ -93,9 +93,14 @@ def _eight_gaussians(target: Path) -> Rows:
         rows.append((f"{NAMES[kind]}, one coupling (± {error:.4f})", float(bits.mean())))
         drawn = flow.sample(20_000, generator=torch.Generator().manual_seed(0), batch_size=5000)
         samples[f"{NAMES[kind]}\n{float(bits.mean()):.3f} bits per dimension"] = drawn
+        flow.about = _about(NAMES[kind], f"{SAMPLES:,} points of eight Gaussians", float(bits.mean()), "dimension")
         flow.save(target / f"{kind}.safetensors")
     viz.pair_histograms(samples, EightGaussians.num_classes, target / "eight-gaussians.png")
     return rows
+
+
+def _about(what: str, data: str, figure: float, unit: str) -> dict[str, Any]:
+    return {"what": what, "trained_on": data, "figure": round(figure, 4), "unit": f"bits per {unit}"}
 
 
 def _scenes(target: Path) -> Rows:
@@ -104,7 +109,6 @@ def _scenes(target: Path) -> Rows:
     scenes = draw_scenes(SCENES, seed=0)
     unseen = draw_scenes(UNSEEN, seed=1)
     model = train_codec(scenes, "fast", classes=SCENE_CLASSES, mirrored=True, steps=STEPS, device="cpu")
-    model.save(target / "codec.safetensors")
     print(f"   trained in {time.monotonic() - start:.0f} s", flush=True)
     print(f"3. It compresses {UNSEEN} others, and gets them back.", flush=True)
     folder = target / "scenes"
@@ -117,11 +121,14 @@ def _scenes(target: Path) -> Rows:
         image.save(folder / f"{i:03}.png", optimize=True)
         png += (folder / f"{i:03}.png").stat().st_size
     pixels = sum(scene.size for scene in unseen)
+    figure = _archived(unseen, model)
+    model.about = _about("fast codec", f"{SCENES} drawn street scenes", figure, "pixel")
+    model.save(target / "codec.safetensors")
     rows = [
         ("PNG, optimised", 8 * png / pixels),
         ("xz, each scene by itself", 8 * sum(len(lzma.compress(scene.tobytes())) for scene in unseen) / pixels),
         ("ddf, the model that comes with it (it has seen other such scenes)", _archived(unseen, pretrained())),
-        (f"ddf, a model trained for {STEPS} steps per net", _archived(unseen, model)),
+        (f"ddf, a model trained for {STEPS} steps per net", figure),
     ]
     archive = target / "scenes.ddf"
     with ArchiveWriter(archive, model, embed_model=True, overwrite=True) as writer:

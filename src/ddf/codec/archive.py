@@ -121,6 +121,7 @@ class Archive:
     ) -> Iterator[tuple[Sequence[str], list[Array]]]:
         """The names and the arrays of each block."""
         pool = Pool(model, processes)
+        whole = False
         try:
             for blocks in self._batches(model, batch_size):
                 pool.submit(_decode_named, blocks)
@@ -128,8 +129,9 @@ class Archive:
                     yield from results
             for results in pool.rest():
                 yield from results
+            whole = True
         finally:
-            pool.close()
+            pool.close(at_once=not whole)
 
     def _batches(self, model: IntegerFlow | None, size: int | None) -> Iterator[list[Block]]:
         batch: list[Block] = []

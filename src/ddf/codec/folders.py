@@ -1,9 +1,11 @@
 """Files in archives: what an array was on disk, so that it becomes that again."""
 
-__all__ = ["FileReader", "FileWriter", "file_names", "files_in"]
+__all__ = ["FileReader", "FileWriter", "file_names", "files_in", "left_out"]
 
 import io
 import json
+import os
+import re
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path, PurePosixPath
@@ -20,7 +22,15 @@ from ddf.files import atomic_write
 FILES = ".ddf/files"
 """The arrays that say what the others were on disk have names that begin so. They hold JSON in UTF-8."""
 
+_LEAST_SAID = 64  # files of which is said together what they were, at least,
+_SAID_OF = 16  # and of all so far this part
+_COPY = ".copy"
+
 _MODES = {"1": np.bool_, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
+_PNG_PIXELS = {"transparency", "interlace"}
+_TIFF_PIXELS = {254, 255, 256, 257, 258, 259, 262, 263, 266, 273, 277, 278, 279, 282, 283, 284, 296, 317, 338, 339}
+_TIFF_PIXELS |= {320, 322, 323, 324, 325}  # tags of where its pixels are and how they are stored
+_UPRIGHT = (274, 1)
 _IMAGES = {".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF"}
 
 
@@ -54,6 +64,27 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> list[tuple[str, Path]]:
     return found
 
 
+def left_out(sources: Sequence[str | PathLike[str]]) -> list[Path]:
+    """What `files_in` does not find in folders: what is hidden, links that lead nowhere or to folders, empty folders.
+
+    Arguments:
+        sources: Files and folders.
+    """
+    found = []
+    for source in sources:
+        for folder, folders, files in os.walk(source):
+            here = Path(folder)
+            for name in (*folders, *files):
+                path = here / name
+                usual = path.is_file() or (path.is_dir() and not path.is_symlink())
+                if name.startswith(".") or not usual:
+                    found.append(path)
+            if not folders and not files and here != Path(source):
+                found.append(here)
+            folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(found)
+
+
 class FileWriter:
     """Adds files to an archive: label maps as arrays, with what it takes to write them again, others byte by byte.
 
@@ -78,35 +109,50 @@ class FileWriter:
     def __init__(self, archive: ArchiveWriter) -> None:
         self.archive = archive
         self._kinds: list[dict[str, Any]] = []
-        self._files: dict[str, int] = {}
+        self._files: dict[str, int] = {}  # of which is not yet said what they were
+        self._count = 0
         self.maps = 0  # how many of the files were label maps
+        self.stripped: list[str] = []  # images that hold more than what is kept of them
 
     def add(self, path: str | PathLike[str], name: str) -> None:
         """Adds a file under a name."""
         if name.startswith(FILES):
             raise ValueError(f"{name!r} is a name that archives keep for themselves")
         array, kind = _read(Path(path))
+        if kind.pop("more", False):
+            self.stripped.append(name)
         array, kind = self._known(array, kind)
         self.archive.add(array, name)
         self.maps += kind["as"] != "file"
         if kind not in self._kinds:
             self._kinds.append(kind)
         self._files[name] = self._kinds.index(kind)
+        self._count += 1
+        blocks = -(-max(_LEAST_SAID, self._count // _SAID_OF) // self.archive.maps_per_block)
+        if len(self._files) >= blocks * self.archive.maps_per_block:
+            self._say()
 
     def finish(self) -> None:
         """Adds what the files were. Call it once, before the archive is closed."""
+        self._say()
+
+    def _say(self) -> None:
+        """Adds what the files since the last time were; twice, if nobody could tell their labels without it."""
         if self._files:
             usual: dict[str, int] = {}  # what most files of a suffix are is said once
             for suffix in sorted({PurePosixPath(name).suffix for name in self._files}):
                 kinds = [kind for name, kind in self._files.items() if PurePosixPath(name).suffix == suffix]
                 usual[suffix] = max(sorted(set(kinds)), key=kinds.count)
             others = {name: kind for name, kind in self._files.items() if usual[PurePosixPath(name).suffix] != kind}
-            number = sum(name.startswith(FILES) for name in self.archive.names)
+            number = sum(name.startswith(FILES) and _COPY not in name for name in self.archive.names)
             word: dict[str, Any] = {"kinds": self._kinds, "usual": usual, "files": others}
             if number:
                 word["first"] = next(iter(self._files))
-            plain = json.dumps(word, separators=(",", ":"))
-            self.archive.add(np.frombuffer(plain.encode(), dtype=np.uint8), f"{FILES}-{number}.json")
+            plain = np.frombuffer(json.dumps(word, separators=(",", ":")).encode(), dtype=np.uint8)
+            self.archive.add(plain, f"{FILES}-{number}.json")
+            if any("labels" in kind for kind in self._kinds):
+                self.archive.add(plain, f"{FILES}-{number}{_COPY}.json")
+            self._kinds, self._files = [], {}
 
     def _known(self, array: Array, kind: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
         """Deals out labels of the model's, if these are others."""
@@ -122,7 +168,10 @@ class FileWriter:
             return array, kind
         dealt = labels.astype(np.uint8)[np.searchsorted(values, array)]
         pairs = [[int(label), int(value)] for label, value in zip(labels, values, strict=True)]
-        return dealt, {**kind, "labels": pairs, "dtype": array.dtype.str}
+        new = {**kind, "labels": pairs, "dtype": array.dtype.str}
+        if self.archive.verify and not np.array_equal(_relabelled(dealt, new), array):
+            raise RuntimeError("labels that were dealt out anew did not come back; nothing was written")
+        return dealt, new
 
 
 def file_names(archive: Archive) -> list[str]:
@@ -147,17 +196,23 @@ class FileReader:
                 waiting.append(name)
                 continue
             try:
+                said = re.fullmatch(rf"-(\d+)(?:{re.escape(_COPY)})?\.json", name[len(FILES) :])
+                if said is None:
+                    raise ValueError(name)
+                number = int(said[1])
+                if number < words:
+                    continue  # a copy of what has been read
                 word = json.loads(archive[name].tobytes())
                 kinds, usual, files = word["kinds"], word["usual"], word["files"]
-                if name != f"{FILES}-{words}.json":  # one before it is lost, and some of these are not its own
+                if number > words:  # one before it is lost, and some of these are not its own
                     first = word.get("first")
                     waiting = waiting[waiting.index(first) :] if first in waiting else []
                 for file in waiting:
-                    number = files.get(file, usual.get(PurePosixPath(file).suffix))
-                    if number is not None:
-                        self._kinds[file] = kinds[number]
+                    kind = files.get(file, usual.get(PurePosixPath(file).suffix))
+                    if kind is not None:
+                        self._kinds[file] = kinds[kind]
                 waiting = []
-                words = int(name[len(FILES) + 1 : -len(".json")]) + 1
+                words = number + 1
             except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
                 raise DamagedArchiveError(f"{archive.name}: {name} does not say what files were") from error
 
@@ -172,7 +227,12 @@ class FileReader:
 
     def array(self, name: str, array: Array) -> Array:
         """An array as it was in its file."""
-        return _relabelled(array, self._kinds.get(name, {}))
+        try:
+            return _relabelled(array, self._kinds.get(name, {}))
+        except (ValueError, TypeError, IndexError, OverflowError) as error:
+            raise DamagedArchiveError(
+                f"{self.archive.name}: the labels of {name} are not what is said of them"
+            ) from error
 
     def write(self, name: str, path: str | PathLike[str], array: Array | None = None) -> None:
         """Writes the file of an array, whole or not at all.
@@ -216,7 +276,8 @@ class FileReader:
     def place(self, name: str, folder: str | PathLike[str]) -> Path:
         """Where in a folder a file belongs; refuses names that lead out of it."""
         relative = PurePosixPath(self.file_name(name))
-        if relative.is_absolute() or ".." in relative.parts or not relative.name or "\\" in str(relative):
+        foreign = os.name == "nt" and re.search(r'[\\:<>"|?*]', str(relative))
+        if relative.is_absolute() or ".." in relative.parts or not relative.name or foreign:
             raise ValueError(f"the archive holds a file {name!r}, which would be written outside of {folder}")
         return Path(folder) / relative
 
@@ -254,6 +315,7 @@ def _read_image(path: Path, kind: str) -> tuple[Array, dict[str, Any]] | None:
             if transparent is not None:
                 about["transparency"] = list(transparent) if isinstance(transparent, bytes) else transparent
             array: Array = np.asarray(image).astype(_MODES[mode])
+            about["more"] = _holds_more(image)
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError):
         return None
     again = _to_bytes(array, about, compress_level=1)  # what cannot be written as it was is kept byte by byte
@@ -263,12 +325,18 @@ def _read_image(path: Path, kind: str) -> tuple[Array, dict[str, Any]] | None:
     return (array, about) if same else None
 
 
+def _holds_more(image: Any) -> bool:
+    """Whether an image that has been read holds what is not kept: texts, colour profiles, places on Earth."""
+    if image.format == "TIFF":
+        return any(tag not in _TIFF_PIXELS and (tag, value) != _UPRIGHT for tag, value in image.tag_v2.items())
+    return bool(set(image.info) - _PNG_PIXELS or getattr(image, "text", None))
+
+
 def _relabelled(array: Array, kind: dict[str, Any]) -> Array:
     if "labels" not in kind:
         return array
-    labels, values = (np.asarray(column, dtype=np.int64) for column in zip(*kind["labels"], strict=True))
-    order = np.argsort(labels)
-    return values[order][np.searchsorted(labels[order], array)].astype(kind["dtype"])
+    labels, values = zip(*sorted(kind["labels"]), strict=True)
+    return np.array(values, dtype=kind["dtype"])[np.searchsorted(labels, array)]
 
 
 def _to_bytes(array: Array, kind: dict[str, Any], compress_level: int = 6) -> bytes:

@@ -2,12 +2,15 @@
 
 __all__ = ["Pool", "usual_batch"]
 
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from types import FrameType
 from typing import Any
 
 from ddf.codec.flow import IntegerFlow
@@ -81,23 +84,38 @@ class Pool:
         job = self._jobs.popleft()
         return job.result() if isinstance(job, Future) else job
 
-    def close(self) -> None:
-        """Ends the processes."""
+    def close(self, at_once: bool = False) -> None:
+        """Ends the processes.
+
+        Arguments:
+            at_once: Whether nobody wants what they are at.
+        """
         if self._executor is not None:
-            self._executor.shutdown(wait=True, cancel_futures=True)
+            with _undisturbed():
+                if at_once:
+                    for process in list((getattr(self._executor, "_processes", None) or {}).values()):
+                        process.terminate()
+                self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Lets Ctrl-C wait; processes that are started meanwhile never hear of it."""
-    if not hasattr(signal, "pthread_sigmask"):
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of it
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    waiting: list[FrameType | None] = []
+    # Another thread may be the one that is told, and Python has the handler run here all the same.
+    handler = signal.signal(signal.SIGINT, lambda _, frame: waiting.append(frame))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)  # None: of another language
+        if waiting and callable(handler):
+            handler(signal.SIGINT, waiting[0])
 
 
 def _start(data: bytes | None, device: str) -> None:
@@ -105,8 +123,17 @@ def _start(data: bytes | None, device: str) -> None:
 
     global _model
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gave out the work
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     _model = None if data is None else IntegerFlow.from_bytes(data).to(device)
+
+
+def _end_with_parent() -> None:
+    """In a worker: whose work is for nobody once the process that gave it out is gone."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:

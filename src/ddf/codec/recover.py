@@ -1,6 +1,6 @@
 """What is left of a damaged archive."""
 
-__all__ = ["Recovered", "recover"]
+__all__ = ["Recovered", "needed_model", "recover"]
 
 import io
 from contextlib import suppress
@@ -66,6 +66,21 @@ def recover(path: str | PathLike[str] | bytes, model: IntegerFlow | None = None)
     return _Salvage(data, model).run()
 
 
+def needed_model(path: str | PathLike[str] | bytes) -> bytes | None:
+    """The fingerprint of the model that an archive needs; None if it holds it, needs none, or does not say."""
+    if isinstance(path, bytes | bytearray | memoryview):
+        header = bytes(path[:HEADER_SIZE])
+    else:
+        with Path(path).open("rb") as file:
+            header = file.read(HEADER_SIZE)
+    try:
+        salvage = _Salvage(header, None)
+    except DamagedArchiveError:
+        return None
+    given = salvage.embeds_model or salvage.fingerprint == NOTHING
+    return None if given else salvage.fingerprint
+
+
 class _Salvage(Archive):
     """An archive that is read from its first byte to its last, whatever its end says."""
 
@@ -95,7 +110,8 @@ class _Salvage(Archive):
         except DamagedArchiveError as error:
             if data[:4] != MAGIC and data[-4:] != END:
                 raise
-            self.found.lost.append(str(error))
+            no_archive = str(error).endswith("is no ddf archive")
+            self.found.lost.append("the archive does not begin as it should" if no_archive else str(error))
             self.fingerprint, self.embeds_model = self._guess_model()
 
     def _guess_model(self) -> tuple[bytes, bool]:

@@ -124,13 +124,17 @@ class ArchiveWriter:
         self._before: os.stat_result | None = None  # the file that is there
         self._overwrite = overwrite
         self._pool = Pool(model, processes)
-        if isinstance(path, str | PathLike):
-            self._path = Path(path).resolve()
-            self._open(append, overwrite, embed_model)
-        else:
-            self._file: BinaryIO = path
-        if not self._position:
-            self._begin(embed_model)
+        try:
+            if isinstance(path, str | PathLike):
+                self._path = Path(path).resolve()
+                self._open(append, overwrite, embed_model)
+            else:
+                self._file: BinaryIO = path
+            if not self._position:
+                self._begin(embed_model)
+        except BaseException:
+            self.abandon()
+            raise
 
     def _open(self, append: bool, overwrite: bool, embed_model: bool) -> None:
         assert self._path is not None
@@ -150,11 +154,7 @@ class ArchiveWriter:
         self._temporary = Path(name)
         self._file = os.fdopen(handle, "w+b")
         if append:
-            try:
-                self._continue(self._path, embed_model)
-            except BaseException:
-                self.abandon()
-                raise
+            self._continue(self._path, embed_model)
 
     def _begin(self, embed_model: bool) -> None:
         fingerprint = NOTHING if self.model is None else self.model.fingerprint
@@ -329,13 +329,13 @@ class ArchiveWriter:
     def abandon(self) -> None:
         """Gives up: nothing appears under the archive's name."""
         self._closed = True
-        self._pool.close()
         if self._temporary is not None:
             with suppress(OSError):  # what is still to be written need not be
                 self._file.close()
             with suppress(OSError):
                 self._temporary.unlink()
             self._temporary = None
+        self._pool.close(at_once=True)
 
     def __enter__(self) -> "ArchiveWriter":
         return self

@@ -3,6 +3,8 @@
 __all__ = ["add"]
 
 import argparse
+import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ from ddf.commands.common import (
 if TYPE_CHECKING:
     from ddf.codec import Archive, IntegerFlow
 
+_SHOWN = 5  # names in a message
 _NEEDED = "the model the archive was made with, unless the archive holds it, or it is the one that comes with ddf"
 
 
@@ -73,15 +76,19 @@ def _add_compress(commands: Commands) -> None:
 
 def _compress(options: argparse.Namespace) -> int:
     from ddf.codec import ArchiveWriter, FileWriter, files_in
+    from ddf.codec.folders import left_out
 
     if options.append and options.force:
         raise UsageError("--append adds to a file and --force replaces it: one or the other")
     target = Path(options.output)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; name the file to write")
     if target.exists() and not (options.append or options.force):
         raise FileExistsError(f"{target} is there already; --force replaces it, --append adds to it")
     files = [(name, path) for name, path in files_in(options.inputs) if path.resolve() != target.resolve()]
+    others = [str(path) for path in left_out(options.inputs)]
     if not files:
-        raise ValueError(f"there are no files in {', '.join(options.inputs)}")
+        raise ValueError(f"there are no files in {', '.join(options.inputs)} that could be in {target}")
     start = time.monotonic()
     before = target.stat().st_size if options.append and target.exists() else 0
     model = _model_of(target, options) if before else integer_model(options.model)
@@ -108,20 +115,35 @@ def _compress(options: argparse.Namespace) -> int:
             "files": len(files),
             "maps": writer.maps,
             "maps_by_model": archive.modelled,
+            "left_out": others,
+            "stripped": writer.stripped,
             "bytes_before": sizes[0],
             "bytes_after": sizes[1],
             "seconds": seconds,
         },
-        f"{target}: {len(files)} files, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
+        f"{target}: {_files(len(files))}, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
         *(
             [f"{other} of {writer.maps} maps are coded by a general compressor, which does them better."]
             if other
             else []
         ),
+        *_some(others, "left out, as hidden files, links and empty folders are"),
+        *_some(writer.stripped, "hold more than pixels and a palette (resolution, text, places); that is not kept"),
         *_advice(options),
     )
     return 0
+
+
+def _files(count: int) -> str:
+    return f"{thousands(count)} file{'s' * (count != 1)}"
+
+
+def _some(names: list[str], what: str) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [f"{what}: {', '.join(names[:_SHOWN])}{more}"]
 
 
 def _model_of(archive: Path, options: argparse.Namespace) -> "IntegerFlow":
@@ -160,6 +182,12 @@ def open_archive(path: str, model: str | None, where: str = "cpu") -> "Archive":
     return archive
 
 
+def _check_folder(options: argparse.Namespace) -> None:
+    path = Path(options.output)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{path} is a file; name a folder to write to")
+
+
 def _add_decompress(commands: Commands) -> None:
     parser = formatted(
         commands,
@@ -181,6 +209,7 @@ def _decompress(options: argparse.Namespace) -> int:
     from ddf.codec import FileReader
 
     start = time.monotonic()
+    _check_folder(options)
     with open_archive(options.archive, options.model, options.device) as archive:
         reader = FileReader(archive)
         written = reader.write_all(options.output, options.force, processes=options.processes)
@@ -189,7 +218,7 @@ def _decompress(options: argparse.Namespace) -> int:
     say(
         options,
         {"files": count, "folder": options.output, "seconds": seconds},
-        f"{options.output}: {count} files, {seconds:.1f} s",
+        f"{options.output}: {_files(count)}, {seconds:.1f} s",
     )
     return 0
 
@@ -209,7 +238,7 @@ def _list(options: argparse.Namespace) -> int:
 
     with Archive(options.archive) as archive:
         names = file_names(archive)
-    say(options, {"names": names}, *names)
+    say(options, {"names": names}, *(repr(name) if re.search(r"[\x00-\x1f\x7f]", name) else name for name in names))
     return 0
 
 
@@ -233,6 +262,7 @@ def _add_extract(commands: Commands) -> None:
 def _extract(options: argparse.Namespace) -> int:
     from ddf.codec import FileReader
 
+    _check_folder(options)
     with open_archive(options.archive, options.model) as archive:
         reader = FileReader(archive)
         places = {}
@@ -266,14 +296,21 @@ def _add_verify(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from ddf.codec import DamagedArchiveError, FileReader
     from ddf.codec.folders import file_names
 
-    with open_archive(options.archive, options.model, options.device) as archive:
-        items = archive.items(processes=options.processes)
-        for _ in progress(items, len(archive), "verifying", "array"):
-            pass
-        count = len(file_names(archive))
-    say(options, {"files": count, "whole": True}, f"{options.archive} is whole: {count} files")
+    try:
+        with open_archive(options.archive, options.model, options.device) as archive:
+            items = archive.items(processes=options.processes)
+            for _ in progress(items, len(archive), "verifying", "array"):
+                pass
+            FileReader(archive)  # what is said of files is read as well
+            count = len(file_names(archive))
+    except DamagedArchiveError as error:
+        if options.json:
+            print(json.dumps({"whole": False, "error": str(error)}))
+        raise
+    say(options, {"files": count, "whole": True}, f"{options.archive} is whole: {_files(count)}")
     return 0
 
 
@@ -296,9 +333,16 @@ def _add_recover(commands: Commands) -> None:
 def _recover(options: argparse.Namespace) -> int:
     import io
 
-    from ddf.codec import Archive, ArchiveWriter, FileReader, recover
+    from ddf.codec import Archive, ArchiveWriter, FileReader, WrongModelError, recover
+    from ddf.codec.layout import wrong_model
+    from ddf.codec.recover import needed_model
 
-    found = recover(options.archive, integer_model(options.model))
+    _check_folder(options)
+    model = integer_model(options.model)
+    needed = needed_model(options.archive)
+    if needed not in (None, model.fingerprint):
+        raise WrongModelError(f"{options.archive}: {wrong_model(needed, model)}")
+    found = recover(options.archive, model)
     lost = [line.replace("; `recover` may save what is left", "") for line in found.lost]
     buffer = io.BytesIO()  # a whole archive of what is left
     with ArchiveWriter(buffer, model=None, verify=False) as whole:
@@ -325,8 +369,15 @@ def _recover(options: argparse.Namespace) -> int:
     say(
         options,
         {"files": len(written), "as_arrays": arrays, "lost": lost},
-        f"{options.output}: {len(written)} files",
-        *([f"{arrays} of them as npy arrays: what files they were is not known any more"] if arrays else []),
+        f"{options.output}: {_files(len(written))}",
+        *(
+            [
+                f"{arrays} of them as npy arrays: what files they were is not known any more; where their labels were "
+                "not the model's, it has its own in their place"
+            ]
+            if arrays
+            else []
+        ),
         *(f"lost: {line}" for line in lost),
     )
     return 1 if lost else 0

@@ -15,7 +15,7 @@ def add(commands: Commands) -> None:
         commands,
         "demo",
         "a tour on data that comes with ddf",
-        "Trains, scores, samples, compresses and decompresses, on data that is drawn on the spot; a few minutes.",
+        "Trains, scores, samples, compresses and decompresses, on data that is drawn on the spot; about a minute.",
         "ddf demo",
         "ddf demo -o pictures",
     )

@@ -30,10 +30,14 @@ def add(commands: Commands) -> None:
 
 def _inspect(options: argparse.Namespace) -> int:
     with options.file.open("rb") as file:
-        begin = file.read(4)
+        begin = file.read(9)
     from ddf.codec.layout import MAGIC
 
-    return _inspect_archive(options) if begin == MAGIC[:4] else _inspect_model(options)
+    if begin[:4] == MAGIC[:4]:
+        return _inspect_archive(options)
+    if begin[8:] != b"{":  # as safetensors files have it
+        raise ValueError(f"{options.file} is neither a model nor an archive of ddf, or its first bytes are damaged")
+    return _inspect_model(options)
 
 
 def _inspect_model(options: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         "ddf sample run/model.safetensors -n 1000 -o samples.npy --seed 1",
     )
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("-n", "--count", type=positive, default=16, metavar="N", help="how many (default: 16)")
+    parser.add_argument("-n", "--count", type=positive, metavar="N", help="how many (default: 16, or 10,000 points)")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a .png, .npy or .csv file")
     parser.add_argument("--size", type=size_of, metavar="HxW", help="for maps of any size (default: 128x128)")
     parser.add_argument("--seed", type=seed, default=0, help="others for another seed (default: 0)")
@@ -58,6 +58,8 @@ def _sample(options: argparse.Namespace) -> int:
     from ddf.flow import Flow
 
     model = load_model(options.model, options.device)
+    if options.count is None:
+        options.count = 10_000 if suffix == ".png" and model.shape == (2,) else 16
     size = options.size or ((128, 128) if None in model.shape else None)
     if options.size and None not in model.shape:
         raise UsageError(f"--size, but this model has a size of its own, {model.shape}")

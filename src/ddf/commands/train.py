@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("data", metavar="DATA", help=f"a path, or one of {', '.join(NAMED)}")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run")
-    parser.add_argument("--preset", choices=("fast", "best"), default="fast", help="for label maps (default: fast)")
+    parser.add_argument("--preset", choices=("fast", "best"), help="for label maps (default: fast)")
     parser.add_argument("--steps", type=positive, metavar="N", help="steps per net, for label maps (default: 4400)")
     parser.add_argument("--epochs", type=positive, metavar="N", help="epochs per net, for other data")
     parser.add_argument("--mirrored", action="store_true", help="mirrored label maps are as likely: train on both")
@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     if options.data in NAMED:
-        _refuse(options, options.data, "steps", "mirrored")
+        _refuse(options, options.data, "preset", "steps", "mirrored")
         return _train_named(options)
     path = Path(options.data)
     if not path.exists():
@@ -63,7 +63,7 @@ def _train(options: argparse.Namespace) -> int:
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
         from ddf.data import read_table
 
-        _refuse(options, "a table", "steps", "mirrored", "integer")
+        _refuse(options, "a table", "preset", "steps", "mirrored", "integer")
         return _train_table(options, read_table(path, seed=options.seed))
     from ddf.data import read_label_maps
 
@@ -73,7 +73,7 @@ def _train(options: argparse.Namespace) -> int:
     for line in maps.skipped:
         _note(options, f"left out: {line}")
     if {part.ndim for part in maps.maps} == {1}:
-        _refuse(options, "an array of vectors", "steps", "mirrored", "integer")
+        _refuse(options, "an array of vectors", "preset", "steps", "mirrored", "integer")
         return _train_table(options, maps.data_set(seed=options.seed))
     return _train_codec(options, maps)
 
@@ -129,6 +129,7 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
         f"{maps.classes.num_classes} classes; {len(parts['train'])} maps to train on, {len(parts['validation'])} to "
         f"validate, {len(parts['test'])} to test",
     )
+    options.preset = options.preset or "fast"
     _check_run(options)
     settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
     model = train_codec(
