@@ -208,7 +208,8 @@ def explanation(
         picture = _painted(state, colors)
         axes.imshow(picture, interpolation="nearest", aspect="auto" if state.symbols.size < 2 else "equal")
         number, _, name = state.layer.partition(" ")
-        words = {"DenoisingCoupling": "ranks (white: 0)", "SplitPrior": "what goes on"}.get(name, name)
+        goes_on = "grey is coded" if (state.symbols < 0).any() else "what goes on"
+        words = {"DenoisingCoupling": "ranks (white: 0)", "SplitPrior": goes_on}.get(name, name)
         title = "the map" if state.layer == "data" else f"after layer {number}: {words}"
         axes.set_title(f"{title}\n{state.left:,} symbols left", fontsize=9)
     axes = below.subplots()
