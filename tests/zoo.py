@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ddf import architectures, spec
 from ddf.codec import ArchiveWriter, IntegerFlow
-from ddf.codec.integer import quantise_net
+from ddf.codec.quantise import quantise_net
 from ddf.data.classes import Classes
 from ddf.flow import Flow
 from ddf.layers import (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -189,6 +190,21 @@ def test_batches_have_no_say_in_what_is_written(
         for size in (1, 2, 7, None)
     }
     assert len(found) == 1
+
+
+def test_one_map_and_64_at_a_time_in_one_thread_and_two(tmp_path: Path, model: IntegerFlow) -> None:
+    """Written in each way, read in the other."""
+    maps = draw_maps(70, (31, 40), 4, seed=3)
+    threads = torch.get_num_threads()
+    try:
+        for writing, reading in (((1, 1), (64, 2)), ((64, 2), (1, 1))):
+            torch.set_num_threads(writing[1])
+            data = write_archive(tmp_path / "a", model, maps, batch_size=writing[0])
+            torch.set_num_threads(reading[1])
+            found = Archive(data, model).items(batch_size=reading[0])
+            assert all(np.array_equal(array, right) for (_, array), right in zip(found, maps, strict=True))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_second_decoder_reads_maps_smaller_than_the_squeezes_reach() -> None:

@@ -44,8 +44,9 @@ def test_golden_archives_are_written_again(path: Path) -> None:
     [
         {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
         {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "1"},
+        {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OMP_NUM_THREADS": "2"},
     ],
-    ids=lambda environment: environment["ATEN_CPU_CAPABILITY"],
+    ids=lambda environment: environment["ONEDNN_MAX_CPU_ISA"],
 )
 def test_other_instruction_sets_write_the_same(environment: dict[str, str]) -> None:
     script = """

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ddf import TrainingConfig, architectures, fit, spec
 from ddf.codec import (
@@ -15,7 +16,9 @@ from ddf.codec import (
     export,
 )
 from ddf.codec.coder import Decoder, Encoder
-from ddf.codec.integer import ExactAffine, InexactNetError, quantise_net
+from ddf.codec.integer import ExactAffine, InexactNetError
+from ddf.codec.products import bytes_are_exact
+from ddf.codec.quantise import quantise_net
 from ddf.nets import MLP
 from tests.zoo import INTEGER_FLOWS, VALUES, draw_maps
 
@@ -140,10 +143,6 @@ def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
     assert middle.tap_bound() < 1 << 24 < middle.bound()
     assert middle.weight.dtype == torch.float32
     assert middle.is_exact()
-    assert middle.fixed is not None
-    ones = torch.full((1, 900, 3, 3), 127.0)
-    sums = middle._fixed_products(ones, middle.fixed[0])
-    assert int(sums[0, 0, 1, 1]) == 127 * int(middle.fixed[0].long().sum())
     with pytest.raises(InexactNetError, match="fit no accumulator"):
         ExactAffine(torch.ones(1, 4), torch.full((1,), 1e30), input_bits=7).eval()
 
@@ -166,29 +165,96 @@ def test_rounding_is_as_exact_as_the_sums(input_bits: int, reads_out: bool) -> N
             down = affine.shift.long() + input_bits - (8 if reads_out else 7)
             want = (sums << (-down).clamp(min=0)) + torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
             want >>= down.clamp(min=0)
-            got = affine(x / (1 << input_bits)) * (256 if reads_out else 128)
-            assert torch.equal(got.long(), want if reads_out else want.clamp(0, 127))
-            formats.add(affine.weight.dtype)
+            for _ in range(2):
+                got = affine(x / (1 << input_bits)) * (256 if reads_out else 128)
+                assert torch.equal(got.long(), want if reads_out else want.clamp(0, 127))
+                formats.add(affine.dtype)
+                affine.use_no_bytes()
     assert torch.float32 in formats
+    assert (torch.int8 in formats) == bytes_are_exact(torch.device("cpu"))
+
+
+def test_sums_are_those_of_64_bits(device: str) -> None:
+    """Convolutions at the edge of what each format holds, by bytes where the device has them, and without."""
+    generator = torch.Generator().manual_seed(0)
+    for inputs in (5, 900, 4000):
+        weight = 1 - torch.rand(3, inputs, 3, 3, generator=generator) / 4
+        affine = ExactAffine(weight, torch.zeros(3), input_bits=7, reads_out=True).eval().to(device)
+        assert affine.fixed is not None
+        x = torch.randint(120, 128, (2, 4, 5, inputs), generator=generator)
+        integers = affine.fixed[0].cpu().double()
+        sums = F.conv2d(x.permute(0, 3, 1, 2).double(), integers, padding=1).permute(0, 2, 3, 1)
+        down = affine.shift.cpu().double() + 7 - 8
+        want = torch.floor(sums * 2**-down + 0.5)
+        for change in (lambda: None, affine.use_no_bytes, affine.double):
+            change()
+            assert torch.equal(affine.run(x.to(device)).cpu().double(), want)
+            assert affine.is_exact()
+
+
+def test_what_a_user_says_of_precision_has_no_say(device: str) -> None:
+    """Not even after a model has been loaded, when it has proved itself."""
+    for make, shape in INTEGER_FLOWS.values():
+        want, flow = make(), make().to(device)
+        x = flow.classes.to_symbols(np.stack(draw_maps(2, shape, flow.num_classes)))
+        x = x[:, None] if len(shape) == 2 else x
+        for affine in flow._affines().values():
+            affine.use_no_bytes()
+        before = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            with torch.autocast(device, torch.bfloat16):
+                data = code(flow, x)
+        finally:
+            torch.set_float32_matmul_precision(before)
+        assert data == code(want, x)
 
 
 def test_a_trained_net_needs_no_doubles(model: IntegerFlow) -> None:
     assert {affine.weight.dtype for affine in model._affines().values()} == {torch.float32}
 
 
-def test_a_device_that_cannot_add_is_not_used(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([torch.int32], ["floating point is used"]),
+        ([torch.int32, torch.float32], ["floating point is used", "double is used"]),
+    ],
+)
+def test_a_device_that_cannot_add_is_not_used(
+    model: IntegerFlow, monkeypatch: pytest.MonkeyPatch, wrong: list[torch.dtype], said: list[str]
+) -> None:
+    monkeypatch.setattr("ddf.codec.integer.bytes_are_exact", lambda device: True)  # whether they are fast here or not
     flow = IntegerFlow.from_bytes(model.to_bytes())
-    right = ExactAffine._fixed_products
+    right = ExactAffine.settle_integers
     monkeypatch.setattr(
-        ExactAffine,
-        "_fixed_products",
-        lambda self, x, weight: right(self, x, weight) + (1 if x.dtype == torch.float32 else 0),
+        ExactAffine, "settle_integers", lambda self, sums: right(self, sums + (1 << 14 if sums.dtype in wrong else 0))
     )
-    with pytest.warns(UserWarning, match="double is used"):
+    with pytest.warns(UserWarning, match="is used") as warned:
         flow.to("cpu")
+    assert [message for message in said if any(message in str(one.message) for one in warned)] == said
+    assert len(warned) == len(said)
     assert flow.is_exact()
     x = np.random.default_rng(0).integers(0, 4, (1, 1, 20, 20))
-    assert code(flow, x) == code(model, x)
+    data = code(flow, x)
+    monkeypatch.undo()
+    assert data == code(model, x)
+
+
+def test_bytes_that_do_not_add_up_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CPUs that add pairs of products in 16 bits."""
+
+    def saturated(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        products = (x.int() + 128).unsqueeze(2) * kernel.int()
+        pairs = products.unflatten(1, (-1, 2)).sum(dim=2).clamp(-(1 << 15), (1 << 15) - 1)
+        return (pairs.sum(dim=1) - 128 * kernel.int().sum(dim=0)).int()
+
+    cpu, probe = torch.device("cpu"), bytes_are_exact.__wrapped__
+    monkeypatch.setattr("ddf.codec.products._has_bytes", lambda device: True)
+    monkeypatch.setattr(torch, "_int_mm", lambda x, kernel: x.int() @ kernel.int())
+    assert probe(cpu)
+    monkeypatch.setattr(torch, "_int_mm", saturated)
+    assert not probe(cpu)
 
 
 def test_what_has_no_integer_form() -> None:

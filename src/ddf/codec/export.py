@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ddf.codec.flow import IntegerFlow, ModelError
-from ddf.codec.integer import quantise_net
+from ddf.codec.quantise import quantise_net
 from ddf.data.dataset import Data, DataSet
 from ddf.data.redrawn import Redrawn
 from ddf.flow import Flow

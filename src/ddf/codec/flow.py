@@ -19,14 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddf.codec.coder import Array, Prediction
+from ddf.codec.dense import DensePredictor
 from ddf.codec.frequencies import PER_BIT, PRECISION, frequencies
-from ddf.codec.integer import ExactAffine, Scale, quantise_net
+from ddf.codec.integer import ExactAffine, Scale
+from ddf.codec.quantise import quantise_net
 from ddf.codec.sparse import SparsePredictor
 from ddf.data.classes import Classes, classes_from_plain
 from ddf.flow import Flow
 from ddf.layers import ChannelSplit, Conditional, DenoisingCoupling, Layer, Shuffle, SplitPrior, Squeeze
 from ddf.layers.layer import Rearrangement
-from ddf.nets import ContextNet
+from ddf.nets import ContextNet, DenseNet, Net
 from ddf.permutation import rank, unrank
 from ddf.prior import FactorizedCategorical
 from ddf.spec import FlowSpec, ShuffleSpec, from_plain, to_plain
@@ -70,7 +72,7 @@ class IntegerFlow:
         self.about = dict(flow.about)
         self.squeezes = sum(isinstance(layer, Squeeze) for layer in self.layers)
         self.device = torch.device("cpu")
-        self._predictors: dict[int, SparsePredictor] = {}
+        self._predictors: dict[int, SparsePredictor | DensePredictor] = {}
         tensors = {name: tensor.numpy() for name, tensor in self._integers().items()}
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
         for name in sorted(tensors):
@@ -152,14 +154,20 @@ class IntegerFlow:
     def to(self, device: torch.device | str) -> "IntegerFlow":
         """Moves the nets, after which they prove themselves; where they fail, something slower is used instead."""
         self._move(torch.device(device))
-        if not self.is_exact():
-            warnings.warn(f"{device} does not add integers exactly in single precision: double is used", stacklevel=2)
+        slower: list[tuple[str, Callable[[ExactAffine], Any]]] = [
+            ("multiply bytes exactly: floating point is used", ExactAffine.use_no_bytes),
+            ("add integers exactly in single precision: double is used", ExactAffine.double),
+        ]
+        for why, change in slower:
+            if self.is_exact():
+                return self
+            warnings.warn(f"{device} does not {why}", stacklevel=2)
             for affine in self._affines().values():
-                affine.double()
+                change(affine)
             self._predictors = {}
-            if not self.is_exact():
-                warnings.warn(f"{device} does not add integers exactly and is not used", stacklevel=2)
-                self._move(torch.device("cpu"))
+        if not self.is_exact():
+            warnings.warn(f"{device} does not add integers exactly and is not used", stacklevel=2)
+            self._move(torch.device("cpu"))
         return self
 
     def _move(self, device: torch.device) -> None:
@@ -307,20 +315,27 @@ class IntegerFlow:
     # ---- Predictions -------------------------------------------------------------------------------------------------
 
     def _logits(self, layer: Conditional, given: Tensor) -> Tensor:
-        """Integer logits (batch, K, channels, *spatial), in floating point."""
+        """Integer logits (batch, K, channels, *spatial), in any dtype."""
+        if isinstance(layer.net, DenseNet):
+            predictor = self._predictor(layer.net)
+            assert isinstance(predictor, DensePredictor)
+            return predictor.logits(given).permute(0, 3, 4, 1, 2)
         return layer.net(one_hot(given, self.num_classes)) * PER_BIT
 
     def _predict(self, layer: Conditional, given: Tensor, inside: Tensor) -> list[Prediction]:
         if isinstance(layer.net, ContextNet):
-            return self._sparse(layer.net).predict(given, inside)
+            predictor = self._predictor(layer.net)
+            assert isinstance(predictor, SparsePredictor)
+            return predictor.predict(given, inside)
         logits = self._logits(layer, given).movedim(1, -1)
         chosen = logits[inside.expand(logits.shape[:-1])]
         rows = frequencies(chosen.to(torch.int32)).cpu().numpy().reshape(len(given), -1, self.num_classes)
         return [_own(part) for part in rows]
 
-    def _sparse(self, net: ContextNet) -> SparsePredictor:
+    def _predictor(self, net: Net) -> SparsePredictor | DensePredictor:
         if id(net) not in self._predictors:
-            self._predictors[id(net)] = SparsePredictor(net)
+            assert isinstance(net, ContextNet | DenseNet)
+            self._predictors[id(net)] = SparsePredictor(net) if isinstance(net, ContextNet) else DensePredictor(net)
         return self._predictors[id(net)]
 
     def _predict_base(self, batch: int, inside: Tensor) -> list[Prediction]:

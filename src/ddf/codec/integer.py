@@ -1,31 +1,32 @@
 """Nets in integer arithmetic: what is trained to be exact, and what is then exact everywhere.
 
 All numbers are binary fractions: a weight is an integer times 2^−s with an s for each output, an activation one of
-0/128 … 127/128, a logit a multiple of 1/256 bit. Floating point carries them: as long as no sum of the absolute values
-of its terms, in units of the last place, exceeds what the format holds without rounding, any order of summation and any
-instruction set gives the same result. That bound is computed from the weights themselves, and the format chosen by it.
+0/128 … 127/128, a logit a multiple of 1/256 bit. Where a device has fast products of bytes, those are used (see
+`products`). Elsewhere floating point carries the integers: as long as no sum of the absolute values of its terms, in
+units of the last place, exceeds what the format holds without rounding, any order of summation and any instruction set
+gives the same result. That bound is computed from the weights themselves, and the format chosen by it.
 """
 
-__all__ = ["ExactAffine", "InexactNetError", "quantise_net"]
+__all__ = ["ACTIVATION_BITS", "ONE", "ExactAffine", "InexactNetError", "Scale"]
 
-import copy
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddf.codec.frequencies import PER_BIT
-from ddf.nets import MLP, ContextNet, DenseNet, Net
-from ddf.nets.convolution import as_products
+from ddf.codec.products import byte_kernel, byte_product, bytes_are_exact
+from ddf.nets.convolution import add_taps
 
 ACTIVATION_BITS = 7
 """Activations are multiples of 1/128 from 0 to 127/128."""
 
+ONE = 0.5
+"""What the 1 of a one-hot vector becomes where activations are expected."""
+
 _LOGIT_BITS = PER_BIT.bit_length() - 1
 _STEPS = 1 << ACTIVATION_BITS
-_PEAK = 0.9  # what the largest activation seen in calibration becomes
 _WEIGHT = 127  # the largest integer weight, so that it fits 8 bits
 _WIDE_WEIGHT = (1 << 13) - 1  # the same for weights of one-hot vectors, of which few add up
 _LEAST_SHIFT, _MOST_SHIFT = 0, 20
@@ -33,6 +34,23 @@ _LEAST_SHIFT, _MOST_SHIFT = 0, 20
 
 class InexactNetError(ValueError):
     """A net that has no exact integer form."""
+
+
+class _Integers(NamedTuple):
+    """What integers are computed with, on the device where it is."""
+
+    taps: Tensor  # weights (kernel · out, in), in floating point
+    offset: Tensor  # (out,), what is added to sums that are scaled
+    scale: Tensor  # (out,), powers of two
+
+
+class _Bytes(NamedTuple):
+    """The same for products of bytes, whose sums are 32-bit integers."""
+
+    kernel: Tensor
+    offset: Tensor  # (out,), what is added to sums
+    up: Tensor | None  # (out,), by how many bits they are then moved, if any are
+    down: Tensor
 
 
 class ExactAffine(nn.Module):
@@ -64,13 +82,17 @@ class ExactAffine(nn.Module):
         shift = (self.limit / largest).log2().floor().clamp(_LEAST_SHIFT, _MOST_SHIFT)
         self.register_buffer("shift", shift.to(torch.int32))
         self.fixed: tuple[Tensor, Tensor] | None = None
+        self._bound = 0
         self._sums = torch.float32  # what carries sums exactly
+        self._integers: _Integers | None = None
+        self._bytes: _Bytes | None = None
+        self._may_use_bytes = True
 
     def train(self, mode: bool = True) -> "ExactAffine":
         """In evaluation mode the numbers are fixed, in training mode they may move."""
         super().train(mode)
         if mode:
-            self.fixed = None
+            self.fixed = self._integers = self._bytes = None
             self.float()
         elif self.fixed is None:
             weight, bias = (part.detach().double() for part in self.integers())
@@ -80,7 +102,7 @@ class ExactAffine(nn.Module):
     def _apply(self, *args: Any, **kwargs: Any) -> "ExactAffine":
         super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         if self.fixed is not None:
-            self.fixed = self.integers()
+            self._prepare()
         return self
 
     def integers(self) -> tuple[Tensor, Tensor]:
@@ -122,14 +144,48 @@ class ExactAffine(nn.Module):
         scale = _power_of_two(-self.shift, torch.float64)
         self.weight.copy_(weight * scale.view(-1, *[1] * (weight.ndim - 1)))
         self.bias.copy_(bias * scale * 2.0**-self.input_bits)
-        bound = self.bound()
-        if bound >= 1 << 53:
-            raise InexactNetError(f"sums of up to {bound} fit no accumulator; were its weights trained?")
-        self._sums = torch.float64 if bound >= 1 << 24 else torch.float32
+        self._bound = self.bound()
+        if self._bound >= 1 << 53:
+            raise InexactNetError(f"sums of up to {self._bound} fit no accumulator; were its weights trained?")
+        self._sums = torch.float64 if self._bound >= 1 << 24 else torch.float32
         # The products of a convolution may be narrower than what adds them up.
         narrow = weight.ndim == 4 and self.tap_bound() < 1 << 24
         self.to(torch.float32 if narrow else self._sums).requires_grad_(False)
-        self.fixed = self.integers()
+        self._prepare()
+
+    @torch.no_grad()
+    def _prepare(self) -> None:
+        """Lays out the integers as they are needed on this device."""
+        weight, bias = self.fixed = self.integers()
+        taps = weight.permute(2, 3, 0, 1).flatten(0, 2) if weight.ndim == 4 else weight
+        down = self._down()
+        sums = torch.promote_types(self._sums, weight.dtype)
+        scale = _power_of_two(-down, sums)
+        # Wide weights are for doubles: what users may say of the precision of single ones has no say there.
+        self._integers = _Integers(taps.double() if self.limit > _WEIGHT else taps, bias * scale + 0.5, scale)
+        self._bytes = None
+        if self._may_use_bytes and self.uses_bytes_where_it_can and bytes_are_exact(weight.device):
+            half = torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
+            up = (-down).clamp(min=0)
+            self._bytes = _Bytes(
+                byte_kernel(taps), bias.to(torch.int32) + half.to(torch.int32), up if up.any() else None,
+                down.clamp(min=0),
+            )  # fmt: skip
+
+    @property
+    def uses_bytes_where_it_can(self) -> bool:
+        """Whether weights and inputs are bytes, and all sums fit 32 bits."""
+        return self.limit <= _WEIGHT and self.input_bits <= ACTIVATION_BITS and self._bound < 1 << 31
+
+    def use_no_bytes(self) -> None:
+        """Has floating point carry the integers from now on."""
+        self._may_use_bytes = False
+        self._prepare()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which integers are best given to `run`."""
+        return self.weight.dtype if self._bytes is None else torch.int8
 
     def is_exact(self) -> bool:
         """Whether this device gives what 64-bit integers give, on a few probes."""
@@ -160,19 +216,54 @@ class ExactAffine(nn.Module):
         return torch.equal((got.double() * (PER_BIT if self.reads_out else _STEPS)).cpu().to(torch.int64), want)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.fixed is not None:
-            weight, _ = self.fixed
+        if self.fixed is None:
+            weight, bias = self.integers()
             with torch.autocast(x.device.type, enabled=False):
-                sums = self._fixed_products(x.to(weight.dtype) * 2.0**self.input_bits, weight)
-                result = self.settle_integers(sums.movedim(1, -1) if weight.ndim == 4 else sums)
-                result.mul_(1 / PER_BIT if self.reads_out else 1 / _STEPS)
-                return result.movedim(-1, 1) if weight.ndim == 4 else result
-        weight, bias = self.integers()
-        with torch.autocast(x.device.type, enabled=False):
-            return self.settle(self._products(x.to(weight.dtype) * 2.0**self.input_bits, weight), bias)
+                return self._settle(self._products(x.to(weight.dtype) * 2.0**self.input_bits, weight), bias)
+        rows = x.movedim(1, -1) if self.weight.ndim == 4 else x
+        result = self.run(rows.to(self.weight.dtype) * 2.0**self.input_bits)
+        result = result.to(self._sums).mul_(1 / PER_BIT if self.reads_out else 1 / _STEPS)
+        return result.movedim(-1, 1) if self.weight.ndim == 4 else result
 
-    def settle(self, sums: Tensor, bias: Tensor) -> Tensor:
-        """Adds the bias, shifts, rounds and clips: sums of integers → activations or logits."""
+    def run(self, x: Tensor) -> Tensor:
+        """What comes of integers, in integers: activations 0 … 127, or logits in units of 1/256 bit.
+
+        Arguments:
+            x: (…, in); for a convolution (batch, height, width, in). Integers, in any dtype.
+
+        Returns:
+            (…, out). Integers, in some dtype.
+        """
+        assert self._integers is not None
+        if self._bytes is not None:
+            sums = byte_product(x.to(torch.int8), self._bytes.kernel)[..., : len(self._integers.taps)]
+        else:
+            taps = self._integers.taps
+            with torch.autocast(x.device.type, enabled=False):
+                sums = F.linear(x.to(taps.dtype), taps)
+        outs, _, *kernel = self.weight.shape
+        # Not the libraries' convolutions, which may transform their inputs and round.
+        dtype = self._integers.scale.dtype if self._bytes is None else torch.int32
+        sums = add_taps(sums.unflatten(-1, (*kernel, outs)), dtype) if kernel else sums.to(dtype)
+        return self.settle_integers(sums)
+
+    def settle_integers(self, sums: Tensor) -> Tensor:
+        """Sums of products (…, out), of which it may make what it likes → activations 0 … 127, or logits."""
+        if sums.dtype == torch.int32:
+            assert self._bytes is not None
+            _, offset, up, down = self._bytes
+            sums.add_(offset)
+            if up is not None:
+                sums.bitwise_left_shift_(up)
+            sums.bitwise_right_shift_(down)
+            return sums if self.reads_out else sums.clamp_(0, _STEPS - 1).to(torch.int8)
+        assert self._integers is not None
+        _, offset, scale = self._integers
+        result = torch.addcmul(offset, sums, scale).floor_()
+        return result if self.reads_out else result.clamp_(0, _STEPS - 1)
+
+    def _settle(self, sums: Tensor, bias: Tensor) -> Tensor:
+        """Adds the bias, shifts, rounds and clips: sums of integers → activations or logits; gradients pass."""
         shape = (1, -1, *[1] * (sums.ndim - 2)) if self.weight.ndim == 4 else (-1,)
         unit = _power_of_two(-(self.shift + self.input_bits), sums.dtype)
         result = (sums + bias.view(shape)) * unit.view(shape)
@@ -180,25 +271,10 @@ class ExactAffine(nn.Module):
             return _rounded(result * PER_BIT) / PER_BIT
         return _rounded((result * _STEPS).clamp(0, _STEPS - 1)) / _STEPS
 
-    def settle_integers(self, sums: Tensor) -> Tensor:
-        """`settle` in integers, in place: sums (…, out) → activations 0 … 127, or logits in units of 1/256 bit."""
-        assert self.fixed is not None
-        _, bias = self.fixed
-        unit = PER_BIT if self.reads_out else _STEPS
-        scale = unit * _power_of_two(-(self.shift + self.input_bits), sums.dtype)
-        result = sums.add_(bias).mul_(scale).add_(0.5).floor_()
-        return result if self.reads_out else result.clamp_(0, _STEPS - 1)
-
     def _products(self, x: Tensor, weight: Tensor) -> Tensor:
         if weight.ndim == 2:
             return F.linear(x, weight)
         return F.conv2d(x, weight, padding=weight.shape[2] // 2)
-
-    def _fixed_products(self, x: Tensor, weight: Tensor) -> Tensor:
-        if weight.ndim == 2:
-            return F.linear(x, weight)
-        # Not the libraries' convolutions, which may transform their inputs and round.
-        return as_products(x, weight, torch.promote_types(self._sums, x.dtype))
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, input_bits={self.input_bits}, reads_out={self.reads_out}"
@@ -228,108 +304,3 @@ def _integer_product(rows: Tensor, weight: Tensor) -> Tensor:
 def _rounded(x: Tensor) -> Tensor:
     """To the nearest integer, halves up; gradients pass."""
     return x + ((x + 0.5).floor() - x).detach()
-
-
-# ---- From a trained net to one that rounds ---------------------------------------------------------------------------
-
-
-def quantise_net(net: Net, given: Iterable[Tensor]) -> Net:
-    """A copy of a net whose layers are exact, yet to be fine-tuned.
-
-    Arguments:
-        net: A trained net.
-        given: Batches of symbols such as it will be given, to see how large its activations become.
-    """
-    handlers: dict[type[Net], Callable[[Net, Iterable[Tensor]], Net]] = {
-        ContextNet: _quantise_stack,
-        MLP: _quantise_stack,
-        DenseNet: _quantise_dense,
-    }
-    if type(net) not in handlers or getattr(net, "activation", "relu") != "relu":
-        raise InexactNetError(
-            f"there is no integer form of {net}; there is one of ContextNet, DenseNet, and MLP with ReLU"
-        )
-    return handlers[type(net)](net, given)
-
-
-def _peaks(net: Net, modules: list[nn.Linear | nn.Conv2d], given: Iterable[Tensor]) -> list[Tensor]:
-    """The largest output of each channel of each module, as it goes through the ReLU after it."""
-    peaks: dict[int, Tensor] = {}
-
-    def watch(number: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            if not output.numel():
-                return
-            moved = output.detach().float().movedim(1, -1) if output.ndim == 4 else output.detach().float()
-            peak = moved.flatten(0, -2).amax(dim=0)
-            peaks[number] = torch.maximum(peaks[number], peak) if number in peaks else peak
-
-        return hook
-
-    hooks = [module.register_forward_hook(watch(i)) for i, module in enumerate(modules)]
-    try:
-        with torch.no_grad():
-            for batch in given:
-                net(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [peaks.get(i, torch.ones(len(module.weight))).clamp(min=1e-3) for i, module in enumerate(modules)]
-
-
-_BITS = 1.4426950408889634  # of a nat
-
-
-def _quantise_stack(net: Net, given: Iterable[Tensor]) -> Net:
-    """Linear layers in a row, the first of them on one-hot vectors."""
-    assert isinstance(net, MLP | ContextNet)
-    linear = [layer for layer in net.stack if isinstance(layer, nn.Linear)]
-    peaks = _peaks(net, list(linear[:-1]), given)
-    exact = copy.deepcopy(net)
-    exact.stack = nn.Sequential()
-    incoming = torch.ones(1)  # real value of an input / its value here
-    for i, layer in enumerate(linear):
-        last = i == len(linear) - 1
-        outgoing = torch.full((1,), 1 / _BITS) if last else peaks[i].cpu() / _PEAK
-        weight = layer.weight.detach().cpu() * incoming / outgoing.view(-1, 1)
-        terms = None
-        if i == 0:
-            terms = len(net.offsets) if isinstance(net, ContextNet) else net.in_channels
-        exact.stack.append(
-            ExactAffine(weight, layer.bias.detach().cpu() / outgoing, 0 if i == 0 else ACTIVATION_BITS, last, terms)
-        )
-        incoming = outgoing
-    exact.stack.append(Scale(1 / _BITS))
-    if isinstance(exact, ContextNet):
-        flat = exact.flat
-        assert isinstance(flat, nn.Linear)
-        table = ExactAffine(flat.weight.detach().cpu() * _BITS, flat.bias.detach().cpu() * _BITS, 0, True, terms=1)
-        exact.flat = nn.Sequential(table, Scale(1 / _BITS))  # type: ignore[assignment]
-    return exact.to(next(net.parameters()).device)
-
-
-_ONE = 0.5  # what the 1 of a one-hot vector becomes: an activation
-
-
-def _quantise_dense(net: Net, given: Iterable[Tensor]) -> Net:
-    """Blocks of two convolutions whose outputs are appended to their inputs."""
-    assert isinstance(net, DenseNet)
-    modules: list[Any] = [module for block in list(net.stack)[:-1] for module in (block.mix, block.grow)]
-    peaks = [peak.cpu() / _PEAK for peak in _peaks(net, modules, given)]
-    exact = copy.deepcopy(net)
-    incoming = torch.full((net.in_planes,), 1 / _ONE)
-    *blocks, readout = list[Any](exact.stack)
-    for i, block in enumerate(blocks):
-        mix, grow = peaks[2 * i : 2 * i + 2]
-        block.mix = _exact_convolution(block.mix, incoming, mix)
-        block.grow = _exact_convolution(block.grow, mix, grow)
-        incoming = torch.cat([incoming, grow])
-    last = _exact_convolution(readout, incoming, torch.full((net.out_planes,), 1 / _BITS), reads_out=True)
-    exact.stack = nn.Sequential(Scale(_ONE), *blocks, last, Scale(1 / _BITS))
-    return exact.to(next(net.parameters()).device)
-
-
-def _exact_convolution(layer: nn.Conv2d, incoming: Tensor, outgoing: Tensor, reads_out: bool = False) -> ExactAffine:
-    assert layer.bias is not None
-    weight = layer.weight.detach().cpu() * incoming.view(1, -1, 1, 1) / outgoing.view(-1, 1, 1, 1)
-    return ExactAffine(weight, layer.bias.detach().cpu() / outgoing, ACTIVATION_BITS, reads_out)

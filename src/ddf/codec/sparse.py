@@ -80,7 +80,5 @@ class SparsePredictor:
         pairs = seen[:, ::2] * (self.num_classes + 1) + seen[:, 1::2] + self.starts
         x = self.first.settle_integers(F.embedding_bag(pairs, self.pairs, mode="sum"))
         for layer in self.others:
-            assert layer.fixed is not None
-            weight, _ = layer.fixed
-            x = layer.settle_integers(F.linear(x.to(weight.dtype), weight))
+            x = layer.run(x)
         return x.to(torch.int32)

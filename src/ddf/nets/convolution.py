@@ -1,6 +1,6 @@
 """A convolution that keeps the size of its input."""
 
-__all__ = ["Convolution", "as_products"]
+__all__ = ["Convolution", "add_taps", "as_products"]
 
 import torch
 import torch.nn.functional as F
@@ -37,28 +37,40 @@ class Convolution(nn.Conv2d):
         return super().forward(x)
 
 
-def as_products(x: Tensor, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def as_products(x: Tensor, weight: Tensor) -> Tensor:
     """A convolution with zero padding: one product for all taps, whose results are moved into place and added up.
 
     Arguments:
         x: (batch, channels, height, width)
         weight: (out channels, channels, rows, columns)
-        dtype: In what the products are added up, if not in the dtype of x.
     """
-    batch, channels, height, width = x.shape
     out_channels, _, *kernel = weight.shape
     taps = weight.permute(2, 3, 0, 1).flatten(0, 2)
-    rows = x.permute(0, 2, 3, 1).reshape(-1, channels)
-    moved = F.linear(rows, taps).view(batch, height, width, *kernel, out_channels)
-    if kernel == [1, 1]:
-        return moved[..., 0, 0, :].permute(0, 3, 1, 2).to(dtype or x.dtype)
-    out = torch.zeros(batch, height, width, out_channels, dtype=dtype or x.dtype, device=x.device)
-    for i in range(kernel[0]):
-        rows_to, rows_from = _overlap(height, i - kernel[0] // 2)
-        for j in range(kernel[1]):
-            columns_to, columns_from = _overlap(width, j - kernel[1] // 2)
-            out[:, rows_to, columns_to].add_(moved[:, rows_from, columns_from, i, j])
-    return out.permute(0, 3, 1, 2)
+    products = F.linear(x.permute(0, 2, 3, 1), taps)
+    return add_taps(products.unflatten(-1, (*kernel, out_channels))).permute(0, 3, 1, 2)
+
+
+def add_taps(products: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The sums of a convolution from the products of each pixel with each tap.
+
+    Arguments:
+        products: (batch, height, width, rows, columns, out channels)
+        dtype: In what they are added up, if not in their own.
+
+    Returns:
+        (batch, height, width, out channels)
+    """
+    batch, height, width, rows, columns, out_channels = products.shape
+    dtype = dtype or products.dtype
+    if rows == columns == 1:
+        return products[..., 0, 0, :].to(dtype)
+    out = torch.zeros(batch, height, width, out_channels, dtype=dtype, device=products.device)
+    for i in range(rows):
+        rows_to, rows_from = _overlap(height, i - rows // 2)
+        for j in range(columns):
+            columns_to, columns_from = _overlap(width, j - columns // 2)
+            out[:, rows_to, columns_to].add_(products[:, rows_from, columns_from, i, j])
+    return out
 
 
 def _overlap(size: int, offset: int) -> tuple[slice, slice]:

@@ -1,0 +1,68 @@
+"""Products of bytes: the fastest exact sums, on devices that have them."""
+
+__all__ = ["byte_kernel", "byte_product", "bytes_are_exact"]
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_UNIT = 8  # sizes of matrices of bytes are multiples of this
+_LEAST_ROWS = 17  # and fewer rows there are not on a GPU
+
+
+def byte_kernel(weight: Tensor) -> Tensor:
+    """Weights (out, in), integers −127 … 127, as `byte_product` needs them."""
+    outs, ins = weight.shape
+    return F.pad(weight.to(torch.int8), [0, -ins % _UNIT, 0, -outs % _UNIT])
+
+
+def byte_product(x: Tensor, kernel: Tensor) -> Tensor:
+    """Sums of products of bytes.
+
+    Arguments:
+        x: (…, in), int8.
+        kernel: What `byte_kernel` made of weights (out, in).
+
+    Returns:
+        (…, out and what fills it up), int32.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    count, ins = rows.shape
+    missing = max(0, _LEAST_ROWS - count)
+    if missing or ins < kernel.shape[1]:
+        rows = F.pad(rows, [0, kernel.shape[1] - ins, 0, missing])
+    return torch._int_mm(rows, kernel.T)[:count].view(*x.shape[:-1], len(kernel))
+
+
+@lru_cache(maxsize=64)
+def bytes_are_exact(device: torch.device) -> bool:
+    """Whether a device has fast products of bytes, and they are what they should be.
+
+    Without instructions of their own for them, CPUs add pairs of products in 16 bits, where they do not fit.
+    """
+    if not _has_bytes(device):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    for rows, ins, outs in ((3, 8, 8), (40, 64, 48), (65, 520, 576), (1, 1040, 16)):
+        x = torch.randint(128, (rows, ins), generator=generator)
+        weight = torch.randint(-127, 128, (outs, ins), generator=generator)
+        x[0] = 127  # the largest sums that there are
+        weight[0], weight[1] = 127, -127
+        try:
+            got = byte_product(x.to(device, torch.int8), byte_kernel(weight.to(device)))
+        except RuntimeError:
+            return False
+        if not torch.equal(got.cpu(), (x.double() @ weight.double().T).to(torch.int32)):
+            return False
+    return True
+
+
+def _has_bytes(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (7, 5)
+    if device.type != "cpu" or not hasattr(torch, "_int_mm"):
+        return False
+    known = getattr(torch.cpu, "_is_vnni_supported", None)  # on others they are slow, where they are exact
+    return known is not None and bool(known())
