@@ -4,6 +4,7 @@ import doctest
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ddf.cli import make_parser
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 
 ROOT = Path(__file__).parent.parent
@@ -24,6 +26,20 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith(("http://", "https://", "#")):
             assert (page.parent / target.split("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_such_as_there_are(page: Path) -> None:
+    """Also those that take too long to be run here, or need what is not here."""
+    rules = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    parser = make_parser()
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for line in block.replace("--device cuda", "--device cpu").splitlines():
+            command, *words = shlex.split(line, comments=True) or [""]
+            if command == "ddf":
+                parser.parse_args(words)  # or the parser says what is wrong with them, and exits
+            if command == "make":
+                assert set(words) <= rules, line
 
 
 def test_the_readme_is_short() -> None:
