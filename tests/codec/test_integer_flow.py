@@ -14,6 +14,7 @@ from ddf.codec import (
     compress,
     decompress,
     export,
+    integer,
 )
 from ddf.codec.coder import Decoder, Encoder
 from ddf.codec.integer import ExactAffine, InexactNetError
@@ -226,10 +227,8 @@ def test_a_device_that_cannot_add_is_not_used(
 ) -> None:
     monkeypatch.setattr("ddf.codec.integer.bytes_are_exact", lambda device: True)  # whether they are fast here or not
     flow = IntegerFlow.from_bytes(model.to_bytes())
-    right = ExactAffine.settle_integers
-    monkeypatch.setattr(
-        ExactAffine, "settle_integers", lambda self, sums: right(self, sums + (1 << 14 if sums.dtype in wrong else 0))
-    )
+    right = integer.add_taps
+    monkeypatch.setattr(integer, "add_taps", lambda *args: right(*args) + (1 << 14) * (args[-1] in wrong))
     with pytest.warns(UserWarning, match="is used") as warned:
         flow.to("cpu")
     assert [message for message in said if any(message in str(one.message) for one in warned)] == said
@@ -255,6 +254,23 @@ def test_bytes_that_do_not_add_up_are_not_used(monkeypatch: pytest.MonkeyPatch) 
     assert probe(cpu)
     monkeypatch.setattr(torch, "_int_mm", saturated)
     assert not probe(cpu)
+
+
+def test_a_size_for_which_there_is_no_product_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries refuse some, and nobody says which."""
+    monkeypatch.setattr("ddf.codec.integer.bytes_are_exact", lambda device: True)
+    affine = ExactAffine(torch.rand(5, 9), torch.zeros(5), input_bits=7).eval()
+    x = torch.randint(128, (20, 9))
+
+    def refuse(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(torch, "_int_mm", lambda x, kernel: x.int() @ kernel.int())
+    want = affine.run(x)
+    assert want.dtype == torch.int8
+    monkeypatch.setattr(torch, "_int_mm", refuse)
+    for _ in range(2):
+        assert torch.equal(affine.run(x).to(torch.int8), want)
 
 
 def test_what_has_no_integer_form() -> None:

@@ -48,6 +48,7 @@ class _Bytes(NamedTuple):
     """The same for products of bytes, whose sums are 32-bit integers."""
 
     kernel: Tensor
+    outs: int  # how many products there are for each row of inputs
     offset: Tensor  # (out,), what is added to sums
     up: Tensor | None  # (out,), by how many bits they are then moved, if any are
     down: Tensor
@@ -168,7 +169,7 @@ class ExactAffine(nn.Module):
             half = torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
             up = (-down).clamp(min=0)
             self._bytes = _Bytes(
-                byte_kernel(taps), bias.to(torch.int32) + half.to(torch.int32), up if up.any() else None,
+                byte_kernel(taps), len(taps), bias.to(torch.int32) + half.to(torch.int32), up if up.any() else None,
                 down.clamp(min=0),
             )  # fmt: skip
 
@@ -234,33 +235,35 @@ class ExactAffine(nn.Module):
         Returns:
             (…, out). Integers, in some dtype.
         """
+        kernel = self.weight.shape[2:]
+        used = self._bytes  # other threads may change that
+        if used is not None:
+            try:
+                products = byte_product(x.to(torch.int8), used.kernel, used.outs)
+                return self._settle_bytes(add_taps(products, kernel, torch.int32), used)
+            except RuntimeError:  # libraries have no product of bytes for some sizes
+                self.use_no_bytes()
         assert self._integers is not None
-        if self._bytes is not None:
-            sums = byte_product(x.to(torch.int8), self._bytes.kernel)[..., : len(self._integers.taps)]
-        else:
-            taps = self._integers.taps
-            with torch.autocast(x.device.type, enabled=False):
-                sums = F.linear(x.to(taps.dtype), taps)
-        outs, _, *kernel = self.weight.shape
+        taps, _, scale = self._integers
+        with torch.autocast(x.device.type, enabled=False):
+            products = F.linear(x.to(taps.dtype), taps)
         # Not the libraries' convolutions, which may transform their inputs and round.
-        dtype = self._integers.scale.dtype if self._bytes is None else torch.int32
-        sums = add_taps(sums.unflatten(-1, (*kernel, outs)), dtype) if kernel else sums.to(dtype)
-        return self.settle_integers(sums)
+        return self.settle_integers(add_taps(products, kernel, scale.dtype))
 
     def settle_integers(self, sums: Tensor) -> Tensor:
-        """Sums of products (…, out), of which it may make what it likes → activations 0 … 127, or logits."""
-        if sums.dtype == torch.int32:
-            assert self._bytes is not None
-            _, offset, up, down = self._bytes
-            sums.add_(offset)
-            if up is not None:
-                sums.bitwise_left_shift_(up)
-            sums.bitwise_right_shift_(down)
-            return sums if self.reads_out else sums.clamp_(0, _STEPS - 1).to(torch.int8)
+        """Sums of products (…, out), in floating point → activations 0 … 127, or logits."""
         assert self._integers is not None
         _, offset, scale = self._integers
         result = torch.addcmul(offset, sums, scale).floor_()
         return result if self.reads_out else result.clamp_(0, _STEPS - 1)
+
+    def _settle_bytes(self, sums: Tensor, used: _Bytes) -> Tensor:
+        """The same for sums in 32-bit integers, of which it makes what it likes."""
+        sums.add_(used.offset)
+        if used.up is not None:
+            sums.bitwise_left_shift_(used.up)
+        sums.bitwise_right_shift_(used.down)
+        return sums if self.reads_out else sums.clamp_(0, _STEPS - 1).to(torch.int8)
 
     def _settle(self, sums: Tensor, bias: Tensor) -> Tensor:
         """Adds the bias, shifts, rounds and clips: sums of integers → activations or logits; gradients pass."""

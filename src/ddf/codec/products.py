@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_UNIT = 8  # sizes of matrices of bytes are multiples of this
+_UNIT = 16  # sizes of matrices of bytes are multiples of this
 _LEAST_ROWS = 17  # and fewer rows there are not on a GPU
 
 
@@ -18,22 +18,23 @@ def byte_kernel(weight: Tensor) -> Tensor:
     return F.pad(weight.to(torch.int8), [0, -ins % _UNIT, 0, -outs % _UNIT])
 
 
-def byte_product(x: Tensor, kernel: Tensor) -> Tensor:
+def byte_product(x: Tensor, kernel: Tensor, outs: int) -> Tensor:
     """Sums of products of bytes.
 
     Arguments:
         x: (…, in), int8.
         kernel: What `byte_kernel` made of weights (out, in).
+        outs: How many of the results are wanted: `out`.
 
     Returns:
-        (…, out and what fills it up), int32.
+        (…, out), int32.
     """
     rows = x.reshape(-1, x.shape[-1])
     count, ins = rows.shape
     missing = max(0, _LEAST_ROWS - count)
     if missing or ins < kernel.shape[1]:
         rows = F.pad(rows, [0, kernel.shape[1] - ins, 0, missing])
-    return torch._int_mm(rows, kernel.T)[:count].view(*x.shape[:-1], len(kernel))
+    return torch._int_mm(rows, kernel.T)[:count, :outs].unflatten(0, x.shape[:-1])
 
 
 @lru_cache(maxsize=64)
@@ -51,7 +52,7 @@ def bytes_are_exact(device: torch.device) -> bool:
         x[0] = 127  # the largest sums that there are
         weight[0], weight[1] = 127, -127
         try:
-            got = byte_product(x.to(device, torch.int8), byte_kernel(weight.to(device)))
+            got = byte_product(x.to(device, torch.int8), byte_kernel(weight.to(device)), outs)
         except RuntimeError:
             return False
         if not torch.equal(got.cpu(), (x.double() @ weight.double().T).to(torch.int32)):

@@ -2,6 +2,8 @@
 
 __all__ = ["Convolution", "add_taps", "as_products"]
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,32 +46,31 @@ def as_products(x: Tensor, weight: Tensor) -> Tensor:
         x: (batch, channels, height, width)
         weight: (out channels, channels, rows, columns)
     """
-    out_channels, _, *kernel = weight.shape
     taps = weight.permute(2, 3, 0, 1).flatten(0, 2)
-    products = F.linear(x.permute(0, 2, 3, 1), taps)
-    return add_taps(products.unflatten(-1, (*kernel, out_channels))).permute(0, 3, 1, 2)
+    return add_taps(F.linear(x.permute(0, 2, 3, 1), taps), weight.shape[2:], x.dtype).permute(0, 3, 1, 2)
 
 
-def add_taps(products: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def add_taps(products: Tensor, kernel: Sequence[int], dtype: torch.dtype) -> Tensor:
     """The sums of a convolution from the products of each pixel with each tap.
 
     Arguments:
-        products: (batch, height, width, rows, columns, out channels)
-        dtype: In what they are added up, if not in their own.
+        products: (batch, height, width, rows · columns · out channels)
+        kernel: Rows and columns of the convolution; none for what is none, of which any products are the sums.
+        dtype: In what they are added up.
 
     Returns:
         (batch, height, width, out channels)
     """
-    batch, height, width, rows, columns, out_channels = products.shape
-    dtype = dtype or products.dtype
-    if rows == columns == 1:
-        return products[..., 0, 0, :].to(dtype)
+    if all(size == 1 for size in kernel):
+        return products.to(dtype)
+    moved = products.unflatten(-1, (*kernel, -1))
+    batch, height, width, rows, columns, out_channels = moved.shape
     out = torch.zeros(batch, height, width, out_channels, dtype=dtype, device=products.device)
     for i in range(rows):
         rows_to, rows_from = _overlap(height, i - rows // 2)
         for j in range(columns):
             columns_to, columns_from = _overlap(width, j - columns // 2)
-            out[:, rows_to, columns_to].add_(products[:, rows_from, columns_from, i, j])
+            out[:, rows_to, columns_to].add_(moved[:, rows_from, columns_from, i, j])
     return out
 
 
