@@ -69,6 +69,13 @@ def test_flat_places_are_looked_up() -> None:
             assert torch.allclose(logits[:, row, column], table) == (len(set(map(int, near))) == 1)
 
 
+def test_a_map_that_is_flat_everywhere() -> None:
+    net = ContextNet(4, 1, 1, ((0, 0, 0),), near=1, hidden=(3,))
+    net(torch.full((1, 1, 6, 5), 2)).sum().backward()
+    assert not net.stack[0].weight.grad.any()
+    assert net.flat.weight.grad.any()
+
+
 def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="predicts one channel, but out_channels=2"):
         ContextNet(4, 2, 2, OFFSETS, near=3)
@@ -78,13 +85,25 @@ def test_what_cannot_be() -> None:
         ContextNet(4, 1, 1, OFFSETS, near=3)
     with pytest.raises(ValueError, match="at least one hidden layer"):
         ContextNet(4, 2, 1, OFFSETS, near=3, hidden=())
+    with pytest.raises(ValueError, match="fine=2, but of 2 levels at least one is not fine"):
+        architectures.label_maps(4, levels=2, fine=2)
 
 
-def test_every_pixel_is_predicted_from_the_nearest_that_are_known() -> None:
+@pytest.mark.parametrize(
+    ("fine", "levels", "squared_distances"),
+    [
+        (0, 2, [1, 1, 2, 4, 4, 8]),
+        (1, 2, [1] * 8 + [2] * 4 + [4, 4, 8]),
+        (2, 3, [1] * 8 + [2] * 4 + [4] * 8 + [8] * 4 + [16, 16, 32]),
+    ],
+)
+def test_every_pixel_is_predicted_from_the_nearest_that_are_known(
+    fine: int, levels: int, squared_distances: list[int]
+) -> None:
     """Where each offset is on the map, told by the layers that take the map apart."""
-    flow = architectures.label_maps(3, levels=2, pixels=8, near=4, hidden=(8,)).build()
+    flow = architectures.label_maps(3, levels, pixels=8, near=4, hidden=(8,), fine=fine).build()
     assert FlowSpec.from_json(flow.spec.to_json()) == flow.spec
-    rows = torch.arange(32).view(1, 1, 32, 1).expand(1, 1, 32, 32)
+    rows = torch.arange(64).view(1, 1, 64, 1).expand(1, 1, 64, 64)
     columns = rows.transpose(2, 3)
     places = [rows, columns]
     nearest = []
@@ -105,7 +124,8 @@ def test_every_pixel_is_predicted_from_the_nearest_that_are_known() -> None:
         assert distances == every[: len(distances)].tolist()
         nearest.append(distances[0])
         places = [row_given, column_given]
-    assert nearest == [1, 1, 2, 4, 4, 8]
+    assert nearest == squared_distances
+    assert places[0].shape == (1, 1, 64 >> levels, 64 >> levels)
 
 
 def test_it_learns() -> None:
@@ -122,7 +142,7 @@ def test_it_learns() -> None:
 def test_a_codec_in_one_call(tmp_path: Path) -> None:
     """Maps of different sizes and values; what is coded is smaller than what a general compressor makes of it."""
     maps = [part[: 40 + i % 9, : 36 + i % 7] for i, part in enumerate(draw_maps(40, (48, 44), 4))]
-    preset = Preset(pixels=10, near=6, hidden=(12,))
+    preset = Preset(pixels=10, near=6, hidden=(12,), fine=1)
     model = train_codec(maps, preset, steps=400, run=tmp_path / "run")
     assert model.classes.values == VALUES
     again = train_codec(maps, preset, steps=400, run=tmp_path / "run")

@@ -188,6 +188,11 @@ def label_map_flow() -> IntegerFlow:
     return exact(architectures.label_maps(4, levels=3, pixels=9, near=6, hidden=(12, 8)).build(), values=VALUES)
 
 
+def fine_map_flow() -> IntegerFlow:
+    spec = architectures.label_maps(4, levels=3, pixels=9, near=6, hidden=(12, 8), fine=2)
+    return exact(spec.build(), values=VALUES)
+
+
 def coupling_flow() -> IntegerFlow:
     net = spec.DenseNetSpec(blocks=2, hidden=16)
     layers = (
@@ -213,6 +218,7 @@ def vector_flow() -> IntegerFlow:
 # Name → an integer flow, and the shape of a small array for it.
 INTEGER_FLOWS: dict[str, tuple[Callable[[], IntegerFlow], tuple[int, ...]]] = {
     "label-maps": (label_map_flow, (43, 38)),
+    "fine-maps": (fine_map_flow, (43, 38)),
     "couplings": (coupling_flow, (8, 6)),
     "vectors": (vector_flow, (4,)),
 }

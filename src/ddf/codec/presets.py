@@ -34,15 +34,18 @@ class Preset:
         pixels: How many pixels a net looks at.
         near: How many of them must be of one class for it not to be asked.
         hidden: The widths of its hidden layers.
+        fine: How many of the finest levels are coded in twelve steps rather than three.
     """
 
     pixels: int
     near: int
     hidden: tuple[int, ...]
+    fine: int = 0
 
     def flow(self, num_classes: int, levels: int = _LEVELS) -> FlowSpec:
         """The flow for so many classes."""
-        return label_maps(num_classes, levels, self.pixels, self.near, self.hidden)
+        fine = max(0, min(self.fine, levels - 1))
+        return label_maps(num_classes, levels, self.pixels, self.near, self.hidden, fine)
 
 
 PRESETS = {

@@ -102,7 +102,7 @@ class ContextNet(Net):
             dtype = next(self.parameters()).dtype
             flattened = symbols.flatten()
             nearest = one_hot(flattened[places + steps[0]], k, dtype)
-            given = one_hot(flattened[seen].flatten(), k, dtype).view(len(asked), -1)
+            given = one_hot(flattened[seen].flatten(), k, dtype).view(len(asked), k * len(self.offsets))
         else:
             rows = F.pad(vectors, [reach] * 4).permute(0, 2, 3, 4, 1).reshape(-1, k)
             nearest, given = rows[places + steps[0]], rows[seen].flatten(1)
