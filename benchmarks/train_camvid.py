@@ -23,10 +23,13 @@ def main() -> None:
     parser.add_argument("preset")
     parser.add_argument("run", type=Path)
     parser.add_argument("--device")
+    parser.add_argument("--steps", type=int, default=4400)
+    parser.add_argument("--batch", type=int)
     options = parser.parse_args()
     start = time.monotonic()
     train, validation = read(options.camvid / "trainannot"), read(options.camvid / "valannot")
-    model = train_codec(train, options.preset, validation, mirrored=True, run=options.run, device=options.device)
+    settings = {"steps": options.steps, "batch_size": options.batch, "run": options.run, "device": options.device}
+    model = train_codec(train, options.preset, validation, mirrored=True, **settings)
     print(f"{model.fingerprint.hex()} after {time.monotonic() - start:.0f} s")
 
 

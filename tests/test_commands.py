@@ -403,6 +403,7 @@ def test_other_settings_are_refused_in_the_users_words(tmp_path: Path, masks: Pa
     assert "--preset fast, but now it is best" in ddf(
         "train", masks, "-o", model.parent, "--steps", 250, "--preset", "best", code=1
     )
+    assert "--batch 1, but now it is 2" in ddf("train", masks, "-o", model.parent, "--steps", 250, "--batch", 2, code=1)
     assert "'-1' is no seed" in ddf("train", masks, "-o", tmp_path / "run", "--seed", -1, code=2)
     assert model.read_bytes() == before
 

@@ -41,6 +41,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run")
     parser.add_argument("--preset", choices=("fast", "best"), help="for label maps (default: fast)")
     parser.add_argument("--steps", type=positive, metavar="N", help="steps per net, for label maps (default: 4400)")
+    parser.add_argument("--batch", type=positive, metavar="N", help="label maps in a step (default: 1, on a GPU 8)")
     parser.add_argument("--epochs", type=positive, metavar="N", help="epochs per net, for other data")
     parser.add_argument("--mirrored", action="store_true", help="mirrored label maps are as likely: train on both")
     parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
@@ -55,7 +56,7 @@ def add(commands: Commands) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     if options.data in NAMED:
-        _refuse(options, options.data, "preset", "steps", "mirrored")
+        _refuse(options, options.data, "preset", "steps", "batch", "mirrored")
         return _train_named(options)
     path = Path(options.data)
     if not path.exists():
@@ -63,7 +64,7 @@ def _train(options: argparse.Namespace) -> int:
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
         from ddf.data import read_table
 
-        _refuse(options, "a table", "preset", "steps", "mirrored", "integer")
+        _refuse(options, "a table", "preset", "steps", "batch", "mirrored", "integer")
         return _train_table(options, read_table(path, seed=options.seed))
     from ddf.data import read_label_maps
 
@@ -73,7 +74,7 @@ def _train(options: argparse.Namespace) -> int:
     for line in maps.skipped:
         _note(options, f"left out: {line}")
     if {part.ndim for part in maps.maps} == {1}:
-        _refuse(options, "an array of vectors", "preset", "steps", "mirrored", "integer")
+        _refuse(options, "an array of vectors", "preset", "steps", "batch", "mirrored", "integer")
         return _train_table(options, maps.data_set(seed=options.seed))
     return _train_codec(options, maps)
 
@@ -85,7 +86,16 @@ def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
             raise UsageError(f"--{name} is not for {what}; see `ddf train --help`")
 
 
-_SETTINGS = "data", "preset", "steps", "epochs", "mirrored", "integer", "seed"
+_SETTINGS = "data", "preset", "steps", "batch", "epochs", "mirrored", "integer", "seed"
+
+
+_COMMAND = "command.json"
+
+
+def _begun(options: argparse.Namespace) -> dict[str, Any] | None:
+    """The settings of the training that was begun in this folder, if one was."""
+    path = options.output / _COMMAND
+    return json.loads(path.read_text()) if path.is_file() else None
 
 
 def _check_run(options: argparse.Namespace) -> None:
@@ -94,9 +104,8 @@ def _check_run(options: argparse.Namespace) -> None:
 
     now = {name: getattr(options, name) for name in _SETTINGS}
     now["data"] = options.data if options.data in NAMED else str(Path(options.data).resolve())
-    path = options.output / "command.json"
-    if path.is_file():
-        before = json.loads(path.read_text())
+    before = _begun(options)
+    if before is not None:
         for name, value in now.items():
             if before.get(name) != value:
                 what = "DATA" if name == "data" else f"--{name}"
@@ -106,7 +115,7 @@ def _check_run(options: argparse.Namespace) -> None:
                 )
         return
     options.output.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
+    with atomic_write(options.output / _COMMAND) as temporary:
         temporary.write_text(json.dumps(now))
 
 
@@ -114,6 +123,7 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
     import numpy as np
 
     from ddf.codec import train_codec
+    from ddf.codec.presets import maps_in_a_step
     from ddf.data.label_maps import shares_of
 
     if any(part.ndim != 2 for part in maps.maps):
@@ -130,8 +140,10 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
         f"validate, {len(parts['test'])} to test",
     )
     options.preset = options.preset or "fast"
+    options.batch = options.batch or (_begun(options) or {}).get("batch") or maps_in_a_step(options.device)
     _check_run(options)
     settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
+    settings["batch_size"] = options.batch
     model = train_codec(
         [maps.classes.to_values(part) for part in parts["train"]],
         options.preset,
