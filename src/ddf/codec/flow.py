@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ddf.codec.coder import Array, Prediction
 from ddf.codec.dense import DensePredictor
+from ddf.codec.edges import Edge
 from ddf.codec.frequencies import PER_BIT, PRECISION, frequencies
 from ddf.codec.integer import ExactAffine, Scale
 from ddf.codec.quantise import quantise_net
@@ -34,6 +35,8 @@ from ddf.prior import FactorizedCategorical
 from ddf.spec import FlowSpec, ShuffleSpec, from_plain, to_plain
 from ddf.symbols import one_hot
 from ddf.tensorfile import DamagedFileError, read_tensors, tensors_to_bytes, write_tensors
+
+_MOST_EDGES = 64  # sizes of maps whose edges are remembered
 
 
 class ModelError(ValueError):
@@ -73,6 +76,7 @@ class IntegerFlow:
         self.squeezes = sum(isinstance(layer, Squeeze) for layer in self.layers)
         self.device = torch.device("cpu")
         self._predictors: dict[int, SparsePredictor | DensePredictor] = {}
+        self._known_edges: dict[tuple[torch.device, tuple[int, ...]], tuple[list[Edge], Edge]] = {}
         tensors = {name: tensor.numpy() for name, tensor in self._integers().items()}
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
         for name in sorted(tensors):
@@ -208,21 +212,18 @@ class IntegerFlow:
             sample.
         """
         symbols = self.padded(torch.from_numpy(np.ascontiguousarray(x)).to(self.device, torch.int16))
-        inside = self._inside(tuple(x.shape[1:]))
+        edges, base_edge = self._edges(tuple(x.shape[1:]))
         found: list[tuple[Array, list[Prediction]]] = []
-        for layer in self.layers:
+        for layer, edge in zip(self.layers, edges, strict=True):
             if isinstance(layer, Rearrangement):
-                symbols, inside = layer.arrange(symbols), layer.arrange(inside)
-                continue
-            assert isinstance(layer, SplitPrior | DenoisingCoupling)
-            given, target = layer.given_and_target(symbols)
-            given_inside, target_inside = layer.given_and_target(inside)
-            if isinstance(layer, SplitPrior):
-                found.append((_chosen(target, target_inside), self._predict(layer, given, target_inside)))
-                symbols, inside = given, given_inside
+                symbols = layer.arrange(symbols)
+            elif isinstance(layer, SplitPrior):
+                given, target = layer.given_and_target(symbols)
+                found.append((edge.chosen(target).cpu().numpy(), self._predict(layer, given, edge)))
+                symbols = given
             else:
                 symbols = self.carry(layer, symbols)
-        found.append((_chosen(symbols, inside), self._predict_base(len(symbols), inside)))
+        found.append((base_edge.chosen(symbols).cpu().numpy(), self._predict_base(len(symbols), base_edge)))
         return found[::-1]
 
     @torch.no_grad()
@@ -242,24 +243,13 @@ class IntegerFlow:
         Returns:
             Symbols (batch, *shape), uint8 or int16.
         """
-        inside = self._inside(shape)
-        insides: list[Any] = []
-        for layer in self.layers:
-            if isinstance(layer, Rearrangement):
-                inside = layer.arrange(inside)
-                insides.append(None)
-                continue
-            assert isinstance(layer, Conditional)
-            given_inside, target_inside = layer.given_and_target(inside)
-            insides.append(target_inside)
-            if isinstance(layer, SplitPrior):
-                inside = given_inside
-        symbols = self._placed(draw(self._predict_base(batch, inside)), inside)
-        for layer, target_inside in zip(reversed(self.layers), reversed(insides), strict=True):
+        edges, base_edge = self._edges(shape)
+        symbols = self._placed(draw(self._predict_base(batch, base_edge)), base_edge)
+        for layer, edge in zip(reversed(self.layers), reversed(edges), strict=True):
             if isinstance(layer, Rearrangement):
                 symbols = layer.restore(symbols)
             elif isinstance(layer, SplitPrior):
-                drawn = self._placed(draw(self._predict(layer, symbols, target_inside)), target_inside)
+                drawn = self._placed(draw(self._predict(layer, symbols, edge)), edge)
                 parts = (symbols, drawn) if layer.factor_out == "b" else (drawn, symbols)
                 symbols = layer.partition.merge(*parts)
             else:
@@ -267,7 +257,9 @@ class IntegerFlow:
                 given, ranks = layer.partition.split(symbols)
                 logits = self._logits(layer, given).double()
                 target = unrank(ranks.clamp(max=self.num_classes - 1), logits, layer.top, dim=1).to(torch.int16)
-                symbols = layer.partition.merge(given, torch.where(target_inside, target, ranks))
+                if edge.mask is not None:
+                    target = torch.where(edge.mask, target, ranks)
+                symbols = layer.partition.merge(given, target)
         cut = symbols[:, :, : shape[1], : shape[2]] if len(shape) == 3 else symbols
         return cut.to(torch.uint8 if self.num_classes <= 256 else torch.int16).cpu().numpy()
 
@@ -322,30 +314,31 @@ class IntegerFlow:
             return predictor.logits(given).permute(0, 3, 4, 1, 2)
         return layer.net(one_hot(given, self.num_classes)) * PER_BIT
 
-    def _predict(self, layer: Conditional, given: Tensor, inside: Tensor) -> list[Prediction]:
+    def _predict(self, layer: Conditional, given: Tensor, edge: Edge) -> list[Prediction]:
         if isinstance(layer.net, ContextNet):
             predictor = self._predictor(layer.net)
             assert isinstance(predictor, SparsePredictor)
-            return predictor.predict(given, inside)
-        logits = self._logits(layer, given).movedim(1, -1)
-        chosen = logits[inside.expand(logits.shape[:-1])]
-        rows = frequencies(chosen.to(torch.int32)).cpu().numpy().reshape(len(given), -1, self.num_classes)
-        return [_own(part) for part in rows]
+            return predictor.predict(given, edge)
+        logits = edge.chosen(self._logits(layer, given).movedim(1, -1), dimensions=len(edge.shape))
+        rows = frequencies(logits.to(torch.int32).reshape(-1, self.num_classes)).cpu().numpy()
+        return [_own(part) for part in rows.reshape(len(given), -1, self.num_classes)]
 
     def _predictor(self, net: Net) -> SparsePredictor | DensePredictor:
-        if id(net) not in self._predictors:
+        found = self._predictors.get(id(net))
+        if found is None:
             assert isinstance(net, ContextNet | DenseNet)
-            self._predictors[id(net)] = SparsePredictor(net) if isinstance(net, ContextNet) else DensePredictor(net)
-        return self._predictors[id(net)]
+            found = SparsePredictor(net) if isinstance(net, ContextNet) else DensePredictor(net)
+            self._predictors[id(net)] = found
+        return found
 
-    def _predict_base(self, batch: int, inside: Tensor) -> list[Prediction]:
+    def _predict_base(self, batch: int, edge: Edge) -> list[Prediction]:
         spread = self.base_logits.movedim(0, -1)
         table = frequencies(spread.reshape(-1, self.num_classes)).numpy()
         if not self.base.shared:
             return [_own(table)] * batch
-        channels = torch.arange(len(spread)).view(1, -1, *[1] * (inside.ndim - 2)).expand(inside.shape)
-        place = channels[inside.cpu()].numpy()
-        return [Prediction(table, place, _none(self.num_classes))] * batch
+        channels = torch.arange(len(spread)).view(1, -1, *[1] * (len(edge.shape) - 1)).expand(1, *edge.shape)
+        place = channels.flatten() if edge.index is None else channels.flatten()[edge.index.cpu()]
+        return [Prediction(table, place.numpy(), _none(self.num_classes))] * batch
 
     # ---- Edges -------------------------------------------------------------------------------------------------------
 
@@ -360,17 +353,39 @@ class IntegerFlow:
         padding = self._padding(tuple(x.shape[1:]))
         return F.pad(x, padding, value=self.num_classes if fill is None else fill) if any(padding) else x
 
-    def _inside(self, shape: tuple[int, ...]) -> Tensor:
-        """Which pixels there are: (1, *padded shape)."""
-        whole = torch.ones((1, *shape), dtype=torch.bool)
-        padding = self._padding(shape)
-        return (F.pad(whole, padding, value=False) if any(padding) else whole).to(self.device)
+    def _edges(self, shape: tuple[int, ...]) -> tuple[list[Edge], Edge]:
+        """Which pixels there are of what each layer predicts, and of what is left to the base, of samples of a shape.
 
-    def _placed(self, symbols: Array, inside: Tensor) -> Tensor:
+        What each layer predicts: of a rearrangement nothing, for which anything is said.
+        """
+        found = self._known_edges.get((self.device, shape))
+        if found is None:
+            whole = torch.ones((1, *shape), dtype=torch.bool)
+            padding = self._padding(shape)
+            inside = F.pad(whole, padding, value=False) if any(padding) else whole
+            edges = []
+            for layer in self.layers:
+                target = inside
+                if isinstance(layer, Rearrangement):
+                    inside = layer.arrange(inside)
+                else:
+                    assert isinstance(layer, Conditional)
+                    given, target = layer.given_and_target(inside)
+                    inside = given if isinstance(layer, SplitPrior) else inside
+                edges.append(Edge.of(target, self.device))
+            found = edges, Edge.of(inside, self.device)
+            if len(self._known_edges) >= _MOST_EDGES:
+                self._known_edges.clear()
+            self._known_edges[self.device, shape] = found
+        return found
+
+    def _placed(self, symbols: Array, edge: Edge) -> Tensor:
         """Symbols (batch, count) where they belong, no class elsewhere."""
-        out = torch.full((len(symbols), *inside.shape[1:]), self.num_classes, dtype=torch.int16, device=self.device)
-        out[inside.expand(out.shape)] = torch.from_numpy(symbols).to(self.device, torch.int16).flatten()
-        return out
+        given = torch.from_numpy(symbols).to(self.device, torch.int16)
+        if edge.index is None:
+            return given.view(len(symbols), *edge.shape)
+        out = torch.full((len(symbols), prod(edge.shape)), self.num_classes, dtype=torch.int16, device=self.device)
+        return out.index_copy_(1, edge.index, given).view(len(symbols), *edge.shape)
 
 
 def _explicit(flow: Flow) -> FlowSpec:
@@ -389,10 +404,6 @@ def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:
         for name, module in layer.named_modules()
         if isinstance(module, ExactAffine)
     }
-
-
-def _chosen(target: Tensor, inside: Tensor) -> Array:
-    return target[inside.expand(target.shape)].view(len(target), -1).cpu().numpy()
 
 
 def _own(rows: Array) -> Prediction:

@@ -61,9 +61,10 @@ def bytes_are_exact(device: torch.device) -> bool:
 
 
 def _has_bytes(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (7, 5)
-    if device.type != "cpu" or not hasattr(torch, "_int_mm"):
-        return False
-    known = getattr(torch.cpu, "_is_vnni_supported", None)  # on others they are slow, where they are exact
-    return known is not None and bool(known())
+    """Whether products of bytes are known to be faster than others: on CPUs with instructions for them.
+
+    On others they are slow. On GPUs products in single precision are fast, and whole nets have not been measured with
+    those of bytes.
+    """
+    known = getattr(torch.cpu, "_is_vnni_supported", None)
+    return device.type == "cpu" and hasattr(torch, "_int_mm") and known is not None and bool(known())

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddf.codec.coder import Prediction
+from ddf.codec.edges import Edge
 from ddf.codec.frequencies import PER_BIT, frequencies
 from ddf.codec.integer import ExactAffine
 from ddf.nets import ContextNet
@@ -49,12 +50,12 @@ class SparsePredictor:
             steps = torch.cat([steps, steps[:1]])  # whatever it finds there, the table has zeros for it
         return places.to(self.device, torch.int32), steps.to(self.device, torch.int32)
 
-    def predict(self, given: Tensor, inside: Tensor) -> list[Prediction]:
+    def predict(self, given: Tensor, edge: Edge) -> list[Prediction]:
         """A prediction for each sample.
 
         Arguments:
             given: Symbols (batch, channels, height, width), int16; K for no class.
-            inside: (1, 1, height, width), which pixels there are to predict.
+            edge: Which pixels there are to predict.
         """
         net, reach = self.net, self.net.reach
         batch, channels, height, width = given.shape
@@ -62,14 +63,11 @@ class SparsePredictor:
         flat = net.is_flat(padded)
         channel, row, column = net.offsets[0]
         nearest = padded[:, channel, reach + row : reach + row + height, reach + column : reach + column + width]
-        inside = inside[:, 0]
-        whole = bool(inside.all())
-        asked = (~flat if whole else ~flat & inside).flatten().nonzero().squeeze(1)
+        asked = (~flat if edge.mask is None else ~flat & edge.mask[:, 0]).flatten().nonzero().squeeze(1)
         places, steps = self.layout(batch, channels, height, width)
         seen = padded.flatten()[places[asked].unsqueeze(1) + steps]
         rows = frequencies(self._logits(seen)).cpu().numpy()
-        place = torch.where(flat, nearest, -1)
-        place = place.flatten(1) if whole else place[inside.expand(place.shape)].view(batch, -1)
+        place = edge.chosen(torch.where(flat, nearest, -1).unsqueeze(1))
         found = place.cpu().numpy()
         ends = np.cumsum((found < 0).sum(axis=1))[:-1]
         return [Prediction(self.table, part, own) for part, own in zip(found, np.split(rows, ends), strict=True)]

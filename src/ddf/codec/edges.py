@@ -1,0 +1,42 @@
+"""Maps end, and their cells need not: which pixels of a part there are."""
+
+__all__ = ["Edge"]
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Which pixels there are of one part of samples, on a device.
+
+    Arguments:
+        shape: Of the part, (channels, *spatial), with the pixels that are not there.
+        mask: (1, *shape), where there are pixels; None for everywhere.
+        index: The places of those pixels in the part, flattened; None for all.
+    """
+
+    shape: tuple[int, ...]
+    mask: Tensor | None
+    index: Tensor | None
+
+    @classmethod
+    def of(cls, inside: Tensor, device: torch.device) -> "Edge":
+        """From a mask (1, *shape)."""
+        shape = tuple(inside.shape[1:])
+        if bool(inside.all()):
+            return cls(shape, None, None)
+        return cls(shape, inside.to(device), inside.flatten().nonzero().squeeze(1).to(device))
+
+    def chosen(self, x: Tensor, dimensions: int | None = None) -> Tensor:
+        """The pixels that there are of (batch, *shape, …): (batch, count, …).
+
+        Arguments:
+            x: The part.
+            dimensions: How many of its dimensions are those of `shape`; all but the first if None is said.
+        """
+        last = x.ndim - 1 if dimensions is None else dimensions
+        rows = x.flatten(1, last)
+        return rows if self.index is None else rows.index_select(1, self.index)
