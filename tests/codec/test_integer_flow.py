@@ -58,6 +58,14 @@ def test_maps_of_any_size(model: IntegerFlow, size: tuple[int, int]) -> None:
     assert np.array_equal(decode(model, code(model, x), 3, (1, *size)), x)
 
 
+def test_not_all_edges_are_remembered(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddf.codec.flow._MOST_EDGES", 1000)
+    for side in (*range(9, 40), 9):
+        x = np.random.default_rng(0).integers(0, 4, (1, 1, side, side))
+        assert np.array_equal(decode(model, code(model, x), 1, (1, side, side)), x)
+        assert sum(height * width for _, (_, height, width) in model._known_edges) <= max(1000, side * side)
+
+
 def test_what_is_predicted_of_a_map_depends_on_that_map_alone(model: IntegerFlow, maps: list[np.ndarray]) -> None:
     x = model.classes.to_symbols(np.stack(maps))[:, None]
     together = model.forward(x)

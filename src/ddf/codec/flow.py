@@ -36,7 +36,7 @@ from ddf.spec import FlowSpec, ShuffleSpec, from_plain, to_plain
 from ddf.symbols import one_hot
 from ddf.tensorfile import DamagedFileError, read_tensors, tensors_to_bytes, write_tensors
 
-_MOST_EDGES = 64  # sizes of maps whose edges are remembered
+_MOST_EDGES = 1 << 23  # pixels of maps, one of each size, whose edges are remembered: some bytes for each
 
 
 class ModelError(ValueError):
@@ -374,7 +374,7 @@ class IntegerFlow:
                     inside = given if isinstance(layer, SplitPrior) else inside
                 edges.append(Edge.of(target, self.device))
             found = edges, Edge.of(inside, self.device)
-            if len(self._known_edges) >= _MOST_EDGES:
+            if prod(shape) + sum(prod(other) for _, other in list(self._known_edges)) > _MOST_EDGES:
                 self._known_edges.clear()
             self._known_edges[self.device, shape] = found
         return found
