@@ -69,6 +69,17 @@ def test_flat_places_are_looked_up() -> None:
             assert torch.allclose(logits[:, row, column], table) == (len(set(map(int, near))) == 1)
 
 
+def test_flat_places_are_found_at_once(device: str) -> None:
+    net = make(near=4).to(device)
+    generator = torch.Generator().manual_seed(0)
+    for share in (0.02, 0.2):
+        x = torch.where(torch.rand(3, 2, 9, 14, generator=generator) < share, 1, 2)
+        symbols = F.pad(x, [net.reach] * 4, value=4).to(torch.int16)
+        flat = net.is_flat(symbols)
+        assert 0 < flat.sum() < flat.numel()
+        assert torch.equal(net.is_flat_at_once(symbols.to(device)).cpu(), flat)
+
+
 def test_a_map_that_is_flat_everywhere() -> None:
     net = ContextNet(4, 1, 1, ((0, 0, 0),), near=1, hidden=(3,))
     net(torch.full((1, 1, 6, 5), 2)).sum().backward()

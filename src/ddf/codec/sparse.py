@@ -44,11 +44,11 @@ class SparsePredictor:
         self.layout = lru_cache(maxsize=8)(self._layout)
 
     def _layout(self, batch: int, channels: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-        places = self.net.places(batch, channels, height, width)
+        places = self.net.places(batch, channels, height, width, self.device)
         steps = self.net.steps(height, width)
         if len(steps) % 2:
             steps = torch.cat([steps, steps[:1]])  # whatever it finds there, the table has zeros for it
-        return places.to(self.device, torch.int32), steps.to(self.device, torch.int32)
+        return places.to(torch.int32), steps.to(self.device, torch.int32)
 
     def predict(self, given: Tensor, edge: Edge) -> list[Prediction]:
         """A prediction for each sample.

@@ -95,7 +95,7 @@ class ContextNet(Net):
         symbols = F.pad(x.to(torch.int16), [reach] * 4, value=k)
         flat = self.is_flat(symbols)
         asked = (~flat).flatten().nonzero().squeeze(1)
-        places = self.places(batch, channels, height, width).to(x.device)
+        places = self.places(batch, channels, height, width, x.device)
         steps = self.steps(height, width).to(x.device)
         seen = places[asked].unsqueeze(1) + steps
         if vectors is None:
@@ -112,6 +112,8 @@ class ContextNet(Net):
 
     def is_flat(self, symbols: Tensor) -> Tensor:
         """Where the nearest pixels are all of one class: (batch, height, width), of padded symbols."""
+        if symbols.is_cuda:
+            return self.is_flat_at_once(symbols)
         reach = self.reach
         height, width = symbols.shape[2] - 2 * reach, symbols.shape[3] - 2 * reach
         seen = (
@@ -124,11 +126,22 @@ class ContextNet(Net):
             flat &= part == first
         return flat
 
-    def places(self, batch: int, channels: int, height: int, width: int) -> Tensor:
+    def is_flat_at_once(self, symbols: Tensor) -> Tensor:
+        """`is_flat` in few calls on much memory, as GPUs like it."""
+        batch, channels, high, wide = symbols.shape
+        height, width = high - 2 * self.reach, wide - 2 * self.reach
+        steps = self.steps(height, width)[: self.near].to(symbols.device)
+        places = self.places(batch, channels, height, width, symbols.device)
+        seen = symbols.flatten()[places.unsqueeze(1) + steps]
+        flat = (seen == seen[:, :1]).all(dim=1) & (seen[:, 0] != self.num_classes)
+        return flat.view(batch, height, width)
+
+    def places(self, batch: int, channels: int, height: int, width: int, device: torch.device | str = "cpu") -> Tensor:
         """The index of every pixel (batch · height · width) in the first channel of padded and flattened maps."""
         high, wide = height + 2 * self.reach, width + 2 * self.reach
-        maps = torch.arange(batch).view(-1, 1, 1) * (channels * high * wide)
-        pixels = torch.arange(height).view(-1, 1) * wide + torch.arange(width) + self.reach * (wide + 1)
+        maps = torch.arange(batch, device=device).view(-1, 1, 1) * (channels * high * wide)
+        rows = torch.arange(height, device=device).view(-1, 1) * wide
+        pixels = rows + torch.arange(width, device=device) + self.reach * (wide + 1)
         return (maps + pixels).flatten()
 
     def steps(self, height: int, width: int) -> Tensor:
