@@ -1,11 +1,15 @@
 """Maps end, and their cells need not: which pixels of a part there are."""
 
-__all__ = ["Edge"]
+__all__ = ["Edge", "edges_of"]
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ddf.layers import Conditional, Layer, SplitPrior
+from ddf.layers.layer import Rearrangement
 
 
 @dataclass(frozen=True)
@@ -40,3 +44,24 @@ class Edge:
         last = x.ndim - 1 if dimensions is None else dimensions
         rows = x.flatten(1, last)
         return rows if self.index is None else rows.index_select(1, self.index)
+
+
+def edges_of(layers: Sequence[Layer], inside: Tensor, device: torch.device) -> tuple[list[Edge], Edge]:
+    """Which pixels there are of what each layer predicts, and of what is left in the end.
+
+    Arguments:
+        layers: Of a flow. A rearrangement predicts nothing: what is said of it means nothing.
+        inside: (1, *shape), where there are pixels in samples.
+        device: Where the result is needed.
+    """
+    edges = []
+    for layer in layers:
+        target = inside
+        if isinstance(layer, Rearrangement):
+            inside = layer.arrange(inside)
+        else:
+            assert isinstance(layer, Conditional)
+            given, target = layer.given_and_target(inside)
+            inside = given if isinstance(layer, SplitPrior) else inside
+        edges.append(Edge.of(target, device))
+    return edges, Edge.of(inside, device)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ddf.codec.coder import Array, Prediction
 from ddf.codec.dense import DensePredictor
-from ddf.codec.edges import Edge
+from ddf.codec.edges import Edge, edges_of
 from ddf.codec.frequencies import PER_BIT, PRECISION, frequencies
 from ddf.codec.integer import ExactAffine, Scale
 from ddf.codec.quantise import quantise_net
@@ -354,26 +354,13 @@ class IntegerFlow:
         return F.pad(x, padding, value=self.num_classes if fill is None else fill) if any(padding) else x
 
     def _edges(self, shape: tuple[int, ...]) -> tuple[list[Edge], Edge]:
-        """Which pixels there are of what each layer predicts, and of what is left to the base, of samples of a shape.
-
-        What each layer predicts: of a rearrangement nothing, for which anything is said.
-        """
+        """Which pixels there are of what each layer predicts, and of what is left to the base, of samples of a shape."""
         found = self._known_edges.get((self.device, shape))
         if found is None:
             whole = torch.ones((1, *shape), dtype=torch.bool)
             padding = self._padding(shape)
             inside = F.pad(whole, padding, value=False) if any(padding) else whole
-            edges = []
-            for layer in self.layers:
-                target = inside
-                if isinstance(layer, Rearrangement):
-                    inside = layer.arrange(inside)
-                else:
-                    assert isinstance(layer, Conditional)
-                    given, target = layer.given_and_target(inside)
-                    inside = given if isinstance(layer, SplitPrior) else inside
-                edges.append(Edge.of(target, self.device))
-            found = edges, Edge.of(inside, self.device)
+            found = edges_of(self.layers, inside, self.device)
             if prod(shape) + sum(prod(other) for _, other in list(self._known_edges)) > _MOST_EDGES:
                 self._known_edges.clear()
             self._known_edges[self.device, shape] = found
