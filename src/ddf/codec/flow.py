@@ -354,7 +354,7 @@ class IntegerFlow:
         return F.pad(x, padding, value=self.num_classes if fill is None else fill) if any(padding) else x
 
     def _edges(self, shape: tuple[int, ...]) -> tuple[list[Edge], Edge]:
-        """Which pixels of samples of a shape there are: of what each layer predicts, and of what is left to the base."""
+        """Which pixels of samples of a shape there are: of what each layer predicts, and of what the base does."""
         found = self._known_edges.get((self.device, shape))
         if found is None:
             whole = torch.ones((1, *shape), dtype=torch.bool)
