@@ -68,3 +68,17 @@ def test_what_a_split_prior_leaves() -> None:
     for state in states:
         assert (state.symbols >= 0).sum() == state.left
         assert state.changed.shape == state.symbols.shape
+
+
+def test_symbols_of_another_shape_are_refused() -> None:
+    import ddf
+
+    make, shape = INTEGER_FLOWS["label-maps"]
+    model, x = make(), np.zeros((2, 1, *shape), dtype=np.int64)
+    assert len(ddf.analysis.states_of(model, x[0])) > 1  # `import ddf` is all it takes
+    for wrong in (x[0], x[0, 0], np.zeros((2, 2, *shape), dtype=np.int64)):
+        with pytest.raises(ValueError, match=r"but wanted is samples \(samples, 1, any, any\)"):
+            bits_of(model, wrong)
+    for wrong in (x, x[0, 0]):
+        with pytest.raises(ValueError, match=r"but wanted is one sample \(1, any, any\)"):
+            states_of(model, wrong)

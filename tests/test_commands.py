@@ -216,7 +216,10 @@ def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
     damaged.write_bytes(data)
     assert "is damaged" in ddf("verify", damaged, code=1)
     assert '{"whole": false, "error": ' in ddf("verify", damaged, "--json", code=1)
-    assert "is damaged" in ddf("decompress", damaged, "-o", tmp_path / "out", code=1)
+    said = ddf("decompress", damaged, "-o", tmp_path / "out", code=1)
+    assert "is damaged" in said
+    found = len(list((tmp_path / "out").rglob("*.png"))) if (tmp_path / "out").exists() else 0
+    assert (f"{found} of 14 files are in {tmp_path / 'out'}" in said) == (found > 0)
     said = ddf("recover", damaged, "-o", tmp_path / "saved", code=1)
     assert "13 files" in said
     assert "lost: " in said
@@ -240,6 +243,7 @@ def test_no_file_is_taken_for_one_that_was_added_later(tmp_path: Path) -> None:
     (tmp_path / "a.ddf").write_bytes(data)
     said = ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1)
     assert "1 of them as npy arrays" in said
+    assert "in their place: 'mask 0.png'" in said
     assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == ["mask 0.png.npy", "mask 1.png"]
     assert same_image(tmp_path / "saved" / "mask 1.png", tmp_path / "1" / "mask 1.png")
 
@@ -448,7 +452,10 @@ def test_an_interrupted_training_goes_on(tmp_path: Path, masks: Path) -> None:
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_an_interrupted_compression_leaves_nothing(tmp_path: Path, masks: Path, model: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_interrupted_compression_leaves_nothing(
+    tmp_path: Path, masks: Path, model: Path, number: signal.Signals
+) -> None:
     many = tmp_path / "many"
     for i in range(12):
         for file in masks.rglob("*.png"):
@@ -460,9 +467,9 @@ def test_an_interrupted_compression_leaves_nothing(tmp_path: Path, masks: Path, 
         file.stat().st_size > 1000 for file in tmp_path.glob(".ddf-*.part") if file.exists()
     ):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
+    assert process.returncode == 128 + number, said
     assert "Traceback" not in said
     assert [file.name for file in tmp_path.iterdir()] == ["many"]
 
@@ -539,3 +546,7 @@ def test_output_to_a_pipe(tmp_path: Path, masks: Path, model: Path) -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.endswith(".png\n")
     assert done.stderr == ""
+    for reader in ("true", "head -n 1"):
+        script = f"{shlex.join(DDF)} list '{tmp_path / 'a.ddf'}' | {reader}; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

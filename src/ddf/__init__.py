@@ -22,6 +22,7 @@ __all__ = [
     "Squeeze",
     "TrainingConfig",
     "__version__",
+    "analysis",
     "architectures",
     "argsort_top",
     "codec",
@@ -39,7 +40,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddf import architectures, codec, data, spec
+    from ddf import analysis, architectures, codec, data, spec
     from ddf.checkpoint import CheckpointError, load, save
     from ddf.flow import Flow, Latents
     from ddf.layers import (
@@ -85,7 +86,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
-    elif name in ("architectures", "codec", "data", "spec"):
+    elif name in ("analysis", "architectures", "codec", "data", "spec"):
         value = import_module(f"ddf.{name}")
     else:
         raise AttributeError(f"module 'ddf' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 __all__ = ["main"]
 
-import signal
+import os
 import sys
 
 from ddf.commands import interruption
@@ -14,6 +14,8 @@ def main() -> int:
     Returns:
         The exit code; see `ddf.cli.main`.
     """
+    # Threads that wait for others by spinning make everything ten times as slow where something else is at work too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when PyTorch is loaded
     interruption.prepare()
     try:
         from ddf import cli
@@ -21,8 +23,8 @@ def main() -> int:
         code = cli.main()
     except KeyboardInterrupt:
         print("\nddf: interrupted", file=sys.stderr)
-        code = 130
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: what is left is Python's own clearing up
+        code = interruption.code()
+    interruption.forget()
     return code
 
 

@@ -71,7 +71,7 @@ def bits_of(model: Flow | IntegerFlow, x: Array) -> Bits:
         >>> bits_of(flow, np.array([[45, 85]])).by_symbol  # untrained: log2(91) each
         array([[6.5077..., 6.5077...]])
     """
-    x = np.asarray(x)
+    x = _checked(model, x, 1)
     found = _integer_parts(model, x) if isinstance(model, IntegerFlow) else _float_parts(model, x)
     whole = np.zeros((len(x), prod(x.shape[1:])))
     by_layer = []
@@ -79,6 +79,17 @@ def bits_of(model: Flow | IntegerFlow, x: Array) -> Bits:
         whole[:, places] = bits
         by_layer.append((name, float(bits.sum())))
     return Bits(whole.reshape(x.shape), tuple(by_layer))
+
+
+def _checked(model: Flow | IntegerFlow, x: Array, before: int) -> Array:
+    """Symbols with so many dimensions before those of a sample; others are refused."""
+    x = np.asarray(x)
+    wanted = tuple("any" if side is None else str(side) for side in model.shape)
+    fits = zip(x.shape[before:], model.shape, strict=False)
+    if x.ndim != before + len(wanted) or any(want is not None and have != want for have, want in fits):
+        what = f"samples ({', '.join(('samples', *wanted))})" if before else f"one sample ({', '.join(wanted)})"
+        raise ValueError(f"symbols of shape {x.shape}, but wanted is {what}")
+    return x
 
 
 def _float_parts(flow: Flow, x: Array) -> Iterator[tuple[str, Array, Array]]:
@@ -141,7 +152,7 @@ def states_of(model: Flow | IntegerFlow, x: Array) -> list[State]:
         model: A flow, or an integer flow.
         x: Symbols of one sample, of the flow's shape.
     """
-    x = np.asarray(x)
+    x = _checked(model, x, 0)
     shape = (x.shape[1:] if x.ndim == 3 else (1, *x.shape)) if x.ndim > 1 else (1, len(x))
     layers = model.layers if isinstance(model, IntegerFlow) else model.layer_list()
     symbols = torch.from_numpy(np.ascontiguousarray(x))[None].to(model.device)

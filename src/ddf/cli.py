@@ -3,6 +3,7 @@
 __all__ = ["main", "make_parser"]
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -53,13 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What was typed after `ddf`; None for what the process was given.
 
     Returns:
-        The exit code: 0 if all went well, 1 if not, 2 for a command line that makes no sense, 130 after Ctrl-C.
+        The exit code: 0 if all went well, 1 if not, 2 for a command line that makes no sense, 130 after Ctrl-C (143 if
+            it was told to end).
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
     options = make_parser().parse_args(typed)
     options.typed = shlex.join(["ddf", *typed])
     try:
         code = int(options.run(options))
+        sys.stdout.flush()
         if code == 0 or not interruption.happened():
             return code
     except KeyboardInterrupt:
@@ -69,14 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _failed(error, options.command)
     resumes = options.command in ("train", "reproduce")
     print("\nddf: interrupted" + ("; the same command goes on from here" if resumes else ""), file=sys.stderr)
-    return 130
+    return interruption.code()
 
 
 def _failed(error: Exception, command: str) -> int:
     """Says what went wrong, in one line; what is no mistake of the user or the machine is raised again."""
     if isinstance(error, BrokenPipeError):
-        sys.stderr.close()  # whoever read our output has had enough
-        return 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has had enough
+        return 0
     if isinstance(error, UsageError):
         print(f"ddf: {error}", file=sys.stderr)
         return 2

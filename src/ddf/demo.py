@@ -7,6 +7,7 @@ __all__ = ["main"]
 
 import io
 import lzma
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -67,10 +68,11 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
     print("  samples.png          street scenes as the codec's model draws them, after a few seconds of training")
     print("  explanation.png      what the model makes of a scene, layer by layer, and where its bits go")
     print("\nNext, with label maps of your own in place of these:")
-    print(f"  ddf train {target / 'scenes'} -o run")
-    print(f"  ddf compress {target / 'scenes'} -o scenes.ddf --model run/model.safetensors")
+    scenes, archive = (shlex.quote(str(target / name)) for name in ("scenes", "scenes.ddf"))
+    print(f"  ddf train {scenes} -o run")
+    print(f"  ddf compress {scenes} -o scenes.ddf --model run/model.safetensors")
     print("  ddf decompress scenes.ddf -o again --model run/model.safetensors")
-    print(f"  ddf inspect {target / 'scenes.ddf'}")
+    print(f"  ddf inspect {archive}")
     return {"eight_gaussians": dict(toy), "scenes": dict(codec)}
 
 

@@ -216,7 +216,7 @@ def explanation(
     least = 0.01
     most = max(1.0, float(bits.max()))
     image = axes.imshow(bits.clip(min=least), norm=LogNorm(least, most), cmap="inferno")
-    below.suptitle(
+    axes.set_title(
         f"where the bits go: {bits.sum():,.0f} bits, {bits.mean():.4f} per pixel; half of them in "
         f"{share_of_half(bits):.1%} of the pixels",
         fontsize=11,

@@ -223,7 +223,11 @@ class FileReader:
 
     def file_name(self, name: str) -> str:
         """What the file of an array is called: arrays that were no files become npy files."""
-        return name if name in self._kinds else f"{name}.npy"
+        return name if name in self._kinds or name.endswith(".npy") else f"{name}.npy"
+
+    def is_known(self, name: str) -> bool:
+        """Whether it is known what file an array was."""
+        return name in self._kinds
 
     def array(self, name: str, array: Array) -> Array:
         """An array as it was in its file."""

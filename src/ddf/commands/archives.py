@@ -5,6 +5,7 @@ __all__ = ["add"]
 import argparse
 import json
 import re
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -213,7 +214,14 @@ def _decompress(options: argparse.Namespace) -> int:
     with open_archive(options.archive, options.model, options.device) as archive:
         reader = FileReader(archive)
         written = reader.write_all(options.output, options.force, processes=options.processes)
-        count = sum(1 for _ in progress(written, len(reader.names), "decompressing", "file"))
+        count = 0
+        try:
+            for _ in progress(written, len(reader.names), "decompressing", "file"):
+                count += 1
+        except BaseException:
+            if count:
+                print(f"{count:,} of {len(reader.names):,} files are in {options.output}", file=sys.stderr)
+            raise
     seconds = time.monotonic() - start
     say(
         options,
@@ -319,7 +327,7 @@ def _add_recover(commands: Commands) -> None:
         commands,
         "recover",
         "what is left of a damaged archive",
-        "Writes the files of a damaged archive that can still be read. The exit code is 1 if any are lost.",
+        "Writes the files of a damaged archive that can still be read. The exit code is 1 if anything was wrong.",
         "ddf recover damaged.ddf -o saved",
     )
     parser.add_argument("archive")
@@ -365,15 +373,15 @@ def _recover(options: argparse.Namespace) -> int:
             written.add(place)
         except (OSError, ValueError) as error:
             lost.append(f"{name!r}: {error}")
-    arrays = sum(reader.file_name(name) != name for name in reader.names)
+    arrays = [name for name in reader.names if not reader.is_known(name)]
     say(
         options,
-        {"files": len(written), "as_arrays": arrays, "lost": lost},
+        {"files": len(written), "as_arrays": len(arrays), "arrays": arrays, "lost": lost},
         f"{options.output}: {_files(len(written))}",
         *(
             [
-                f"{arrays} of them as npy arrays: what files they were is not known any more; where their labels were "
-                "not the model's, it has its own in their place"
+                f"{len(arrays)} of them as npy arrays: what files they were is not known any more; where their labels "
+                f"were not the model's, it has its own in their place: {', '.join(map(repr, arrays))}"
             ]
             if arrays
             else []
