@@ -14,8 +14,10 @@ def main() -> int:
     Returns:
         The exit code; see `ddf.cli.main`.
     """
-    # Threads that wait for others by spinning make everything ten times as slow where something else is at work too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when PyTorch is loaded
+    # Threads that spin long while they wait for others are ten times as slow where something else is at work, too.
+    # OpenMP reads this when PyTorch is loaded.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     interruption.prepare()
     try:
         from ddf import cli
