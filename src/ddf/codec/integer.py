@@ -165,7 +165,7 @@ class ExactAffine(nn.Module):
         # Wide weights are for doubles: what users may say of the precision of single ones has no say there.
         self._integers = _Integers(taps.double() if self.limit > _WEIGHT else taps, bias * scale + 0.5, scale)
         self._bytes = None
-        if self._may_use_bytes and self.uses_bytes_where_it_can and bytes_are_exact(weight.device):
+        if self._may_use_bytes and self._fits_bytes and bytes_are_exact(weight.device):
             half = torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
             up = (-down).clamp(min=0)
             self._bytes = _Bytes(
@@ -174,7 +174,7 @@ class ExactAffine(nn.Module):
             )  # fmt: skip
 
     @property
-    def uses_bytes_where_it_can(self) -> bool:
+    def _fits_bytes(self) -> bool:
         """Whether weights and inputs are bytes, and all sums fit 32 bits."""
         return self.limit <= _WEIGHT and self.input_bits <= ACTIVATION_BITS and self._bound < 1 << 31
 

@@ -107,7 +107,7 @@ def _check_run(options: argparse.Namespace) -> None:
     before = _begun(options)
     if before is not None:
         for name, value in now.items():
-            if before.get(name) != value:
+            if before.get(name, value) != value:
                 what = "DATA" if name == "data" else f"--{name}"
                 raise ValueError(
                     f"{options.output} holds a training with {what} {before.get(name)}, but now it is {value}; "
