@@ -51,12 +51,11 @@ def main() -> None:
     wrong = 0
     times = [time.perf_counter()]
     for number, (_, array) in enumerate(archive.items(options.batch, options.processes)):
-        if number in (options.processes * options.batch, len(maps) - under_way):
+        if number in (under_way, len(maps) - under_way):
             times.append(time.perf_counter())
         wrong += not np.array_equal(array, maps[number])
     times.append(time.perf_counter())
-    steady = len(maps) - under_way - options.processes * options.batch
-    report("decode", options, len(maps) * pixels, steady * pixels, times)
+    report("decode", options, len(maps) * pixels, (len(maps) - 2 * under_way) * pixels, times)
     print(f"{wrong} of {len(maps)} maps wrong")
     raise SystemExit(wrong > 0)
 

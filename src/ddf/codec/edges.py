@@ -27,12 +27,12 @@ class Edge:
     index: Tensor | None
 
     @classmethod
-    def of(cls, inside: Tensor, device: torch.device) -> "Edge":
+    def of(cls, inside: Tensor) -> "Edge":
         """From a mask (1, *shape)."""
         shape = tuple(inside.shape[1:])
         if bool(inside.all()):
             return cls(shape, None, None)
-        return cls(shape, inside.to(device), inside.flatten().nonzero().squeeze(1).to(device))
+        return cls(shape, inside, inside.flatten().nonzero().squeeze(1))
 
     def chosen(self, x: Tensor, dimensions: int | None = None) -> Tensor:
         """The pixels that there are of (batch, *shape, …): (batch, count, …).
@@ -52,9 +52,10 @@ def edges_of(layers: Sequence[Layer], inside: Tensor, device: torch.device) -> t
     Arguments:
         layers: Of a flow. A rearrangement predicts nothing: what is said of it means nothing.
         inside: (1, *shape), where there are pixels in samples.
-        device: Where the result is needed.
+        device: Where the layers are, and the result is needed.
     """
     edges = []
+    inside = inside.to(device)
     for layer in layers:
         target = inside
         if isinstance(layer, Rearrangement):
@@ -63,5 +64,5 @@ def edges_of(layers: Sequence[Layer], inside: Tensor, device: torch.device) -> t
             assert isinstance(layer, Conditional)
             given, target = layer.given_and_target(inside)
             inside = given if isinstance(layer, SplitPrior) else inside
-        edges.append(Edge.of(target, device))
-    return edges, Edge.of(inside, device)
+        edges.append(Edge.of(target))
+    return edges, Edge.of(inside)

@@ -4,12 +4,14 @@ __all__ = ["Pool", "usual_batch"]
 
 import os
 import signal
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -44,15 +46,21 @@ class Pool:
         self._limit = _AHEAD * processes
         self._jobs: deque[Any] = deque()
         self._executor: Executor | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._call: Callable[..., Any] = _call
         if processes == 1 and model is not None and model.device.type == "cuda":
             self._limit = _AHEAD
             self._executor = ThreadPoolExecutor(_THREADS)
             self._call = self._call_here
         elif processes > 1:
-            data, device = (None, "cpu") if model is None else (model.to_bytes(), str(model.device))
+            path, device = None, "cpu"
+            if model is not None:
+                # What is handed over as an argument keeps the next process from being started until this one reads it.
+                self._folder = tempfile.TemporaryDirectory(prefix="ddf-")
+                path, device = Path(self._folder.name) / "model", str(model.device)
+                model.save(path)
             # Forked processes would inherit threads of PyTorch in the middle of their work.
-            self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start, (data, device))
+            self._executor = ProcessPoolExecutor(processes, get_context("spawn"), _start, (path, device))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Gives out a call."""
@@ -96,6 +104,8 @@ class Pool:
                     for process in list((getattr(self._executor, "_processes", None) or {}).values()):
                         process.terminate()
                 self._executor.shutdown(wait=True, cancel_futures=True)
+                if self._folder is not None:
+                    self._folder.cleanup()
 
 
 @contextmanager
@@ -118,14 +128,14 @@ def _undisturbed() -> Iterator[None]:
             handler(signal.SIGINT, waiting[0])
 
 
-def _start(data: bytes | None, device: str) -> None:
+def _start(path: Path | None, device: str) -> None:
     import torch
 
     global _model
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gave out the work
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    _model = None if data is None else IntegerFlow.from_bytes(data).to(device)
+    _model = None if path is None else IntegerFlow.load(path).to(device)
 
 
 def _end_with_parent() -> None:
