@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddf.codec import Archive, ArchiveWriter, FileReader
+from ddf.codec import Archive, ArchiveWriter, FileReader, IntegerFlow, pretrained
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
+from ddf.spec import FlowSpec
 
 pytestmark = pytest.mark.xdist_group("commands")  # one process, which trains once
 
@@ -203,6 +204,25 @@ def test_adding_and_not_replacing(tmp_path: Path, masks: Path, model: Path) -> N
     ddf("decompress", archive, "-o", tmp_path / "out", "--model", model, "--force", "--processes", 2)
     ddf("compress", some[2], "-o", archive, "--model", model, "--force", "--processes", 2, "--no-verify")
     assert as_json("list", archive)["names"] == [some[2].name]
+
+
+def test_the_wrong_model(tmp_path: Path, masks: Path, model: Path) -> None:
+    some = next(masks.rglob("*.png"))
+    needed = IntegerFlow.load(model).fingerprint.hex()
+    other, floating = tmp_path / "other.safetensors", tmp_path / "float.safetensors"
+    pretrained().save(other)
+    FlowSpec(2, (1, 8, 8), ()).build().save(floating)
+    ddf("compress", some, "-o", tmp_path / "a.ddf", "--model", model)
+    said = ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "out", "--model", other, code=1)
+    assert f"it needs the model {needed}, but the one given is {pretrained().fingerprint.hex()}" in said
+    said = ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "out", "--model", floating, code=1)
+    assert "is a flow in floating point" in said
+    assert f"the one needed is {needed}" in said
+    assert not (tmp_path / "out").exists()
+    ddf("compress", some, "-o", tmp_path / "b.ddf", "--model", model, "--embed")
+    said = ddf("decompress", tmp_path / "b.ddf", "-o", tmp_path / "out", "--model", other)
+    assert f"holds the model that reads it; {other} is another one and not used" in said
+    assert same_image(some, tmp_path / "out" / some.name)
 
 
 def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:

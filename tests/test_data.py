@@ -322,7 +322,7 @@ def test_tables(tmp_path: Path) -> None:
     for text, message in (
         ("a,b\n1,2\n3\n4,5\n", "line 3 has 1 columns, but the first has 2"),
         ("", "is empty"),
-        ("a\n1\n", "has 1 rows: too few"),
+        ("a\n1\n", "has 1 rows, and 3 are the least"),
         ("id\n" + "\n".join(map(str, range(300))), "the column 'id' has 300 different texts"),
     ):
         (tmp_path / "bad.csv").write_text(text)

@@ -211,7 +211,7 @@ def explanation(
         goes_on = "grey is coded" if (state.symbols < 0).any() else "what goes on"
         words = {"DenoisingCoupling": "ranks (white: 0)", "SplitPrior": goes_on}.get(name, name)
         title = "the map" if state.layer == "data" else f"after layer {number}: {words}"
-        axes.set_title(f"{title}\n{state.left:,} symbols left", fontsize=9)
+        axes.set_title(f"{title}\n{state.left:,} symbol{'s' * (state.left != 1)} left", fontsize=9)
     axes = below.subplots()
     least = 0.01
     most = max(1.0, float(bits.max()))
@@ -222,7 +222,7 @@ def explanation(
         fontsize=11,
     )
     axes.axis("off")
-    bar = below.colorbar(image, ax=axes, label="bits of a pixel")
+    bar = below.colorbar(image, cax=axes.inset_axes((1.03, 0, 0.03, 1)), label="bits of a pixel")
     ticks = [tick for tick in (0.01, 0.1, 1.0, 10.0) if tick < 0.7 * most]
     bar.set_ticks([*ticks, most], labels=[*(f"{tick:g}" for tick in ticks), f"{most:.1f}"])
     bar.ax.minorticks_off()

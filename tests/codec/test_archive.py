@@ -1,9 +1,12 @@
 """What goes into an archive comes out of it as it was."""
 
 import io
+import pickle
 import signal
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ from ddf.codec import (
     pretrained,
 )
 from ddf.codec.blocks import Method
+from ddf.codec.parallel import Pool
 from tests import reference_decoder
 from tests.zoo import VALUES, assorted_arrays, draw_maps, exact, write_archive
 
@@ -227,6 +231,26 @@ def test_several_processes_make_and_read_the_same_archive(
         assert one_name == two_name
         assert np.array_equal(one, two)
         assert one.dtype == two.dtype
+
+
+def test_processes_are_started_at_once_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: IntegerFlow
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pool = Pool(model, processes=2)
+    try:
+        assert isinstance(pool._executor, ProcessPoolExecutor)
+        # What does not fit the buffer of a pipe (64 KiB) waits there until the process has imported PyTorch.
+        assert len(pickle.dumps(pool._executor._initargs)) < 4096  # type: ignore[attr-defined]
+        pool.submit(fingerprint_of)
+        assert list(pool.rest()) == [model.fingerprint]
+    finally:
+        pool.close()
+    assert not list(tmp_path.iterdir())
+
+
+def fingerprint_of(model: IntegerFlow) -> bytes:
+    return model.fingerprint
 
 
 def test_a_wrong_model_is_named(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:

@@ -125,7 +125,10 @@ def _compress(options: argparse.Namespace) -> int:
         f"{target}: {_files(len(files))}, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
         *(
-            [f"{other} of {writer.maps} maps are coded by a general compressor, which does them better."]
+            [
+                f"{other} of {writer.maps} maps {'is' if other == 1 else 'are'} coded by a general compressor, which "
+                f"does {'it' if other == 1 else 'them'} better."
+            ]
             if other
             else []
         ),
@@ -170,10 +173,15 @@ def open_archive(path: str, model: str | None, where: str = "cpu") -> "Archive":
     """Opens an archive with the model it needs, if that is at hand."""
     from ddf.codec import Archive, pretrained
 
-    if model is not None:
-        return Archive(path, integer_model(model).to(where))
     archive = Archive(path)
-    if not archive.embeds_model and any(archive.fingerprint):
+    if model is not None:
+        given = integer_model(model, archive.fingerprint if any(archive.fingerprint) else None)
+        if archive.embeds_model and given.fingerprint != archive.fingerprint:
+            print(f"{path} holds the model that reads it; {model} is another one and not used", file=sys.stderr)
+        else:
+            archive.close()
+            return Archive(path, given.to(where))
+    elif not archive.embeds_model and any(archive.fingerprint):
         ours = pretrained()
         if archive.fingerprint == ours.fingerprint:
             archive.close()

@@ -118,8 +118,13 @@ def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFl
     return model.to(where or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def integer_model(path: str | None) -> "IntegerFlow":
-    """A model that can code."""
+def integer_model(path: str | None, needed: bytes | None = None) -> "IntegerFlow":
+    """A model that can code.
+
+    Arguments:
+        path: Its file; None for the one that comes with ddf.
+        needed: The fingerprint of the one that is needed, if there is one.
+    """
     from ddf.codec import IntegerFlow
 
     model = load_model(path)
@@ -127,6 +132,7 @@ def integer_model(path: str | None) -> "IntegerFlow":
         raise ValueError(
             f"{path} is a flow in floating point, which differs from machine to machine and cannot code; "
             "`ddf train … --integer` makes a model that can"
+            + (f"; the one needed is {needed.hex()}" if needed else "")
         )
     return model
 
