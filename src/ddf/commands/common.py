@@ -131,8 +131,7 @@ def integer_model(path: str | None, needed: bytes | None = None) -> "IntegerFlow
     if not isinstance(model, IntegerFlow):
         raise ValueError(
             f"{path} is a flow in floating point, which differs from machine to machine and cannot code; "
-            "`ddf train … --integer` makes a model that can"
-            + (f"; the one needed is {needed.hex()}" if needed else "")
+            "`ddf train … --integer` makes a model that can" + (f"; the one needed is {needed.hex()}" if needed else "")
         )
     return model
 

@@ -46,8 +46,8 @@ def read_table(path: str | PathLike[str], validation: float = 0.1, test: float =
         raise DataError(f"{path}: two columns have the same name, {max(header, key=header.count)!r}")
     if len(rows) < 3:
         raise DataError(
-            f"{path} is no table to learn from: below the names of its {len(header)} columns it has {len(rows)} rows, and "
-            "3 are the least"
+            f"{path} is no table to learn from: below the names of its {len(header)} columns it has {len(rows)} rows, "
+            "and 3 are the least"
         )
     values = tuple(tuple(sorted(set(column))) for column in zip(*rows, strict=True))
     for name, column in zip(header, values, strict=True):
