@@ -21,10 +21,11 @@ def trained_flow() -> IntegerFlow:
     return export(flow, maps)
 
 
-def write(stem: str, model: IntegerFlow, arrays: dict[str, np.ndarray], shared: int) -> None:
+def write(stem: str, model: IntegerFlow, arrays: dict[str, np.ndarray], shared: int, relabel: bool = True) -> None:
     if (GOLDEN / f"{stem}.ddf").exists():
         return
-    with ArchiveWriter(GOLDEN / f"{stem}.ddf", model, embed_model=True, maps_per_block=shared) as writer:
+    path = GOLDEN / f"{stem}.ddf"
+    with ArchiveWriter(path, model, embed_model=True, maps_per_block=shared, relabel=relabel) as writer:
         for label, array in arrays.items():
             writer.add(array, label)
     np.savez_compressed(GOLDEN / f"{stem}.npz", **{f"{i}": array for i, array in enumerate(arrays.values())})
@@ -35,6 +36,18 @@ def changing(count: int) -> dict[str, np.ndarray]:
     maps = draw_maps(count, (31, 37), 4, seed=3)
     cut = [sample[: 20 + i % 3] if i % 4 else sample.T.astype(np.int32) * 7 for i, sample in enumerate(maps)]
     return {f"{i}": sample for i, sample in enumerate(cut)}
+
+
+def relabelled(count: int) -> dict[str, np.ndarray]:
+    """Maps most of which have labels that the model does not know, in several dtypes; one has too many."""
+    maps = draw_maps(count, (31, 37), 4, seed=4)
+    tables = [(0, 255, 7, 9), (0, 3, 4, 255), (-9, 0, 255, 70_000), (0, 255, 7, 11), (1, 0, 0, 1)]
+    dtypes = [np.uint8, np.uint8, np.int32, np.uint8, np.bool_]
+    found = {}
+    for i, symbols in enumerate(Classes(VALUES).to_symbols(np.stack(maps))):
+        which = i // 4 % len(tables)
+        found[f"{i}"] = np.array(tables[which], dtype=dtypes[which])[symbols]
+    return found | {"many": np.repeat(np.arange(31), 37).reshape(31, 37)}
 
 
 def main() -> None:
@@ -51,7 +64,9 @@ def main() -> None:
         for shared in (1, 4):
             write(f"{name}-{shared}", model, arrays, shared)
         if name == "label-maps":
-            write("changing-1", model, changing(20), shared=1)
+            write("changing-1", model, changing(20), shared=1, relabel=False)
+            write("relabelled-1", model, relabelled(24), shared=1)
+            write("relabelled-4", model, relabelled(24), shared=4)
 
 
 if __name__ == "__main__":

@@ -73,8 +73,17 @@ def read_kind(body: bytes) -> dict[str, Any]:
     for _ in range(dimensions):
         size, position = varint(body, position)
         shape.append(size)
+    labels: dict[int, int] = {}
+    if flags & 16:
+        count, position = varint(body, position)
+        for _ in range(count):
+            symbol, position = varint(body, position)
+            number, position = varint(body, position)
+            labels[symbol] = -(number + 1) // 2 if number & 1 else number // 2
+    assert position == len(body)
     return {
         "bytes": body,
+        "labels": labels,
         "method": flags & 3,
         "named": bool(flags & 4),
         "shared": bool(flags & 8),
@@ -96,7 +105,7 @@ def block(kind: dict[str, Any], body: bytes, net: "Model | None", before: int) -
     shape = (count, *kind["shape"])
     if kind["method"] == 2:
         assert net is not None
-        arrays = net.decode(payload, shape).astype(kind["dtype"])
+        arrays = net.decode(payload, shape, kind["labels"]).astype(kind["dtype"])
     else:
         if kind["method"] == 1:
             payload_raw = lzma.decompress(payload, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6}])
@@ -179,7 +188,7 @@ class Model:
         self.shared_base = header["spec"]["base"]["shared"]
         self.values = np.array(header["classes"]["values"])
 
-    def decode(self, payload: bytes, shape: tuple[int, ...]) -> Array:
+    def decode(self, payload: bytes, shape: tuple[int, ...], labels: dict[int, int]) -> Array:
         """All arrays of a block, (count, *shape of an array)."""
         own = len(self.shape)
         sample = shape[-own:] if len(shape) > own and self.fits(shape[-own:]) else (1, *shape[-2:])
@@ -199,7 +208,10 @@ class Model:
             for tile in tiles:
                 part = whole[(slice(first, first + together), *tile)]
                 part[...] = self.inverse(coder, part.shape)
-        return self.values[whole].reshape(shape)
+        values = self.values.copy()
+        for symbol, label in labels.items():
+            values[symbol] = label
+        return values[whole].reshape(shape)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return all(want in (None, have) for have, want in zip(shape, self.shape, strict=True))

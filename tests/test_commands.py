@@ -258,12 +258,12 @@ def test_no_file_is_taken_for_one_that_was_added_later(tmp_path: Path) -> None:
         Image.fromarray(np.eye(40, dtype=np.uint8) * value).save(tmp_path / f"{i}" / f"mask {i}.png")
         ddf("compress", tmp_path / f"{i}", "-o", tmp_path / "a.ddf", *["--append"] * i)
     data = bytearray((tmp_path / "a.ddf").read_bytes())
-    for name in (b".ddf/files-0.json", b".ddf/files-0.copy.json"):
-        data[data.index(name) + len(name) + 20] ^= 255
+    data[data.index(b".ddf/files-0.json") + len(b".ddf/files-0.json") + 20] ^= 255
     (tmp_path / "a.ddf").write_bytes(data)
     said = ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1)
     assert "1 of them as npy arrays" in said
-    assert "in their place: 'mask 0.png'" in said
+    assert "not known any more: 'mask 0.png'" in said
+    assert np.load(tmp_path / "saved" / "mask 0.png.npy").max() == 255
     assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == ["mask 0.png.npy", "mask 1.png"]
     assert same_image(tmp_path / "saved" / "mask 1.png", tmp_path / "1" / "mask 1.png")
 
@@ -291,7 +291,14 @@ def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
     assert "no positive integer" in ddf("compress", masks, "-o", tmp_path / "a.ddf", "--processes", 0, code=2)
     ddf("compress", masks, "-o", tmp_path / "a.ddf", "--model", model)
     assert "it needs the model" in ddf("verify", tmp_path / "a.ddf", code=1)
-    assert ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1).count("\n") == 1
+    said = ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1)
+    assert said.count("\n") == 1
+    assert "but none was given" in said
+    some = next(masks.rglob("*.png"))
+    assert "but none was given" in ddf("compress", some, "-o", tmp_path / "a.ddf", "--append", code=1)
+    name = as_json("list", tmp_path / "a.ddf")["names"][0]
+    assert "but none was given" in ddf("extract", tmp_path / "a.ddf", name, "-o", tmp_path / "one", code=1)
+    assert not (tmp_path / "one").exists()
     assert "a.ddf is a file; name a folder" in ddf(
         "decompress", tmp_path / "a.ddf", "-o", tmp_path / "a.ddf", "--model", model, code=1
     )

@@ -265,6 +265,8 @@ def assorted_arrays() -> list[np.ndarray]:
         np.stack(discs)[:, None][None][0],
         discs[0].astype(bool),
         discs[3] + 1,
+        np.where(discs[3] == 3, -70_000, 1 << 33),
+        np.repeat(np.arange(50), 30).reshape(30, 50),
         np.array(3, dtype=np.uint8),
         np.array(-7, dtype=np.int32),
         np.empty((0, 5), dtype=np.uint16),

@@ -2,6 +2,7 @@
 
 __all__ = ["atomic_write", "locked"]
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -36,9 +37,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # which names no file
+            raise type(error)(error.errno, f"cannot write {path}: {error.strerror}") from error
         raise
 
 

@@ -1,6 +1,7 @@
 """What goes into an archive comes out of it as it was."""
 
 import io
+import os
 import pickle
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from ddf.codec import (
     pretrained,
 )
 from ddf.codec.blocks import Method
-from ddf.codec.parallel import Pool
+from ddf.codec.parallel import LostProcessError, Pool
 from tests import reference_decoder
 from tests.zoo import VALUES, assorted_arrays, draw_maps, exact, write_archive
 
@@ -247,6 +248,20 @@ def test_processes_are_started_at_once_and_leave_nothing(
     finally:
         pool.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_is_killed_is_an_error_in_words(model: IntegerFlow) -> None:
+    pool = Pool(model, processes=2)
+    try:
+        pool.submit(end_at_once)
+        with pytest.raises(LostProcessError, match="try fewer of them"):
+            list(pool.rest())
+    finally:
+        pool.close(at_once=True)
+
+
+def end_at_once(_: IntegerFlow) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fingerprint_of(model: IntegerFlow) -> bytes:

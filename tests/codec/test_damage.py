@@ -34,8 +34,10 @@ def check_damaged(data: bytes, model: IntegerFlow, want: dict[str, np.ndarray]) 
 
 def test_every_changed_byte_and_every_cut_is_noticed(tmp_path: Path, model: IntegerFlow) -> None:
     arrays = [*draw_maps(3, (12, 11), 4), np.arange(4)]
+    arrays.append(np.where(draw_maps(1, (24, 23), 4, seed=1)[0] == 3, -7, 1).astype(np.int16))
     want = {f"map {i}": array for i, array in enumerate(arrays)}
     data = write_archive(tmp_path / "a.ddf", model, arrays)
+    assert any(block.kind.labels for block in Archive(data, model).blocks())
     generator = np.random.default_rng(0)
     for i in range(len(data)):
         for change in (1, 128, int(generator.integers(1, 256))):
@@ -256,8 +258,34 @@ U8, LARGE = 0, write_varint(1 << 62)
         crafted(bytes([1, U8, 1, 4]), index=bytes([0, 1, 9, 35, 26, 5])),
         crafted(bytes([1, U8, 1, 4]), index=bytes([0, 1, 1]) + LARGE + bytes([26, 0])),
         crafted(bytes([1, U8, 1, 4]), index=bytes([0, 2, 2, 35, 26, 0, 1, 26, 3, 1, 99, 0])),
+        crafted(bytes([17, U8, 1, 4, 1, 0, 2])),
+        crafted(bytes([18, U8, 1, 4])),
+        crafted(bytes([18, U8, 1, 4, 0])),
+        crafted(bytes([18, U8, 1, 4, 2, 0, 2])),
+        crafted(bytes([18, U8, 1, 4, 2, 1, 2, 0, 4])),
+        crafted(bytes([18, U8, 1, 4, 1, 0]) + LARGE),
+        crafted(bytes([34, U8, 1, 4])),
     ],
-    ids=["shape", "dimensions", "arrays", "blocks", "bomb", "byte", "flag", "length", "number", "point", "kind"],
+    ids=[
+        "shape",
+        "dimensions",
+        "arrays",
+        "blocks",
+        "bomb",
+        "byte",
+        "flag",
+        "length",
+        "number",
+        "point",
+        "kind",
+        "labels-for-LZMA",
+        "no-labels",
+        "0-labels",
+        "labels-cut-off",
+        "labels-in-disorder",
+        "large-label",
+        "flag-32",
+    ],
 )
 def test_right_checksums_around_what_cannot_be(data: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -265,6 +293,13 @@ def test_right_checksums_around_what_cannot_be(data: bytes) -> None:
         list(Archive(data))
     assert recover(data).lost
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+def test_labels_for_classes_that_there_are_not(model: IntegerFlow) -> None:
+    for labels in ([1, model.num_classes, 2], [1, 0, 6]):  # no such class; 3, which is another class's
+        data = crafted(bytes([18, U8, 2, 8, 8, *labels]), bytes(9), model=model.fingerprint)
+        with pytest.raises(DamagedArchiveError, match="labels of an array cannot be"):
+            list(Archive(data, model))
 
 
 def test_a_map_that_fits_no_memory(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:

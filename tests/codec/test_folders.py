@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, PngImagePlugin, TiffImagePlugin
 
 from ddf.codec import Archive, ArchiveWriter, DamagedArchiveError, FileReader, FileWriter, files_in, pretrained, recover
+from ddf.codec.blocks import Method
 from ddf.codec.folders import left_out
 from ddf.codec.layout import wrong_model
 from ddf.codec.parallel import _undisturbed
@@ -34,13 +35,19 @@ def mask(value: int, size: int = 12) -> np.ndarray:
     return np.where(np.add.outer(range(size), range(size)) % 9 < 4, 0, value).astype(np.uint8)
 
 
+def disc(value: int) -> np.ndarray:
+    """A map that a model of maps does better than anyone."""
+    rows, columns = np.ogrid[:48, :40]
+    return np.where((rows - 20) ** 2 + (columns - 23) ** 2 < 200 + value, value, 0).astype(np.uint8)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Masks whose labels the model does not know, all others in each."""
     place = tmp_path / "masks"
     place.mkdir()
     for i in range(100):
-        Image.fromarray(mask(100 + i)).save(place / f"{i:03}.png")
+        Image.fromarray(disc(100 + i)).save(place / f"{i:03}.png")
     return place
 
 
@@ -66,31 +73,40 @@ def right_and_unknown(reader: FileReader, folder: Path) -> tuple[int, int]:
     return right, unknown
 
 
-def test_labels_outlive_any_one_byte_of_what_is_said_of_them(folder: Path) -> None:
+def test_archives_hold_the_labels_of_files(folder: Path) -> None:
+    """In Python as they were on disk, whatever labels the model has."""
     data, _ = archive_of(folder)
-    assert right_and_unknown(FileReader(Archive(data, pretrained())), folder) == (100, 0)
-    for name in (b".ddf/files-0.json", b".ddf/files-0.copy.json", b".ddf/files-1.json", b".ddf/files-1.copy.json"):
-        damaged = bytearray(data)
-        damaged[data.index(name) + len(name) + 20] ^= 255
-        assert right_and_unknown(saved_of(bytes(damaged)), folder) == (100, 0)
+    archive = Archive(data, pretrained())
+    assert {block.kind.method for block in archive.blocks() if block.names[0].endswith(".png")} == {Method.MODEL}
+    for name, array in archive:
+        if name.endswith(".png"):
+            assert np.array_equal(array, np.asarray(Image.open(folder / name)))
+    assert right_and_unknown(FileReader(archive), folder) == (100, 0)
 
 
-def test_labels_of_an_archive_that_is_cut_off(folder: Path) -> None:
-    """Those of the first 64 files are known; of the others it is known that they are not."""
+def test_labels_do_not_depend_on_what_is_said_of_files(folder: Path) -> None:
+    """What files were may be lost; what was in them is right or lost as well."""
     data, _ = archive_of(folder)
-    assert right_and_unknown(saved_of(data[: data.index(b".ddf/files-1.json") - 3]), folder) == (64, 36)
-    both = bytearray(data)
-    for name in (b".ddf/files-0.json", b".ddf/files-0.copy.json"):
-        both[data.index(name) + len(name) + 20] ^= 255
-    assert right_and_unknown(saved_of(bytes(both)), folder) == (36, 64)
+    cut = data[: data.index(b".ddf/files-1.json") - 3]
+    assert right_and_unknown(saved_of(cut), folder) == (64, 36)
+    damaged = bytearray(data)
+    damaged[data.index(b".ddf/files-0.json") + len(b".ddf/files-0.json") + 20] ^= 255
+    assert right_and_unknown(saved_of(bytes(damaged)), folder) == (36, 64)
+    generator = np.random.default_rng(0)
+    for some in (cut, bytes(damaged), *(data[: int(place)] for place in generator.integers(100, len(data), 20))):
+        for name, array in recover(some, pretrained()).arrays:
+            if name.endswith(".png"):
+                assert np.array_equal(array, np.asarray(Image.open(folder / name)))
 
 
-def test_what_is_said_of_files_does_not_cut_blocks_short(folder: Path) -> None:
-    data, _ = archive_of(folder, maps_per_block=50)
+def test_what_is_said_of_files_does_not_cut_blocks_short(tmp_path: Path) -> None:
+    for i in range(100):
+        Image.fromarray(disc(200 + i % 2)).save(tmp_path / f"{i:03}.png")
+    data, _ = archive_of(tmp_path, maps_per_block=50)
     archive = Archive(data, pretrained())
     sizes = [len(block.names) for block in archive.blocks() if not block.names[0].startswith(".ddf")]
-    assert sizes == [50, 50]
-    assert right_and_unknown(FileReader(archive), folder) == (100, 0)
+    assert sizes == [1, 50, 49]  # the second one brings a label that the first had no word of
+    assert right_and_unknown(FileReader(archive), tmp_path) == (100, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.int32, np.uint16, np.bool_])
@@ -148,6 +164,18 @@ def test_images_that_hold_more_are_named(tmp_path: Path) -> None:
     palette.save(tmp_path / "palette.tif")
     _, files = archive_of(tmp_path)
     assert sorted(files.stripped) == ["dpi.png", "geo.tif", "text.png"]
+
+
+def test_archives_in_which_words_say_the_labels(tmp_path: Path) -> None:
+    """As they did before kinds had labels."""
+    buffer = io.BytesIO()
+    word = b'{"kinds":[{"as":"npy","labels":[[0,-4],[1,900]],"dtype":"<i2"}],"usual":{".npy":0},"files":{}}'
+    with ArchiveWriter(buffer, None) as archive:
+        archive.add(np.eye(3, dtype=np.uint8), "a.npy")
+        for name in (".ddf/files-0.json", ".ddf/files-0.copy.json"):
+            archive.add(np.frombuffer(word, np.uint8), name)
+    list(FileReader(Archive(buffer.getvalue())).write_all(tmp_path))
+    assert np.array_equal(np.load(tmp_path / "a.npy"), np.where(np.eye(3), 900, -4).astype(np.int16))
 
 
 def test_what_is_said_of_labels_may_be_wrong(tmp_path: Path) -> None:

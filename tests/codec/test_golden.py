@@ -33,7 +33,8 @@ def test_golden_archives_are_written_again(path: Path) -> None:
     archive = Archive(path)
     for batch_size in (1, 4):
         buffer = io.BytesIO()
-        with ArchiveWriter(buffer, archive.model, embed_model=True, batch_size=batch_size) as writer:
+        relabel = path.stem != "changing-1"  # which is older than that
+        with ArchiveWriter(buffer, archive.model, embed_model=True, batch_size=batch_size, relabel=relabel) as writer:
             for name, array in archive:
                 writer.add(array, name)
         assert buffer.getvalue() == path.read_bytes()
@@ -55,7 +56,7 @@ from ddf.codec import Archive, ArchiveWriter
 for path in sys.argv[1:]:
     archive = Archive(path)
     buffer = io.BytesIO()
-    with ArchiveWriter(buffer, archive.model, embed_model=True) as writer:
+    with ArchiveWriter(buffer, archive.model, embed_model=True, relabel="changing" not in path) as writer:
         for name, array in archive:
             writer.add(array, name)
     assert buffer.getvalue() == open(path, "rb").read(), path

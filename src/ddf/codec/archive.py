@@ -137,7 +137,7 @@ class Archive:
         batch: list[Block] = []
         for block in self.blocks():
             most = size or usual_batch(model, prod(block.kind.shape) * len(block.names))
-            if batch and (len(batch) >= most or block.kind != batch[0].kind):
+            if batch and (len(batch) >= most or block.kind.unlabelled != batch[0].kind.unlabelled):
                 yield batch
                 batch = []
             batch.append(block)

@@ -14,11 +14,13 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import pairwise
 from math import prod
 
 import numpy as np
 
 from ddf.codec.coder import Array
+from ddf.codec.labels import LARGEST_LABEL, Labels
 from ddf.codec.varint import read_varint, write_varint
 
 DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "|b1")
@@ -55,6 +57,7 @@ class Kind:
         shape: The shape of each.
         named: Whether they have names.
         shared: Whether a block holds any number of arrays, rather than one.
+        labels: What classes of the model stand for, where that is not what they stand for in the model.
     """
 
     method: Method
@@ -62,28 +65,54 @@ class Kind:
     shape: tuple[int, ...]
     named: bool = True
     shared: bool = False
+    labels: Labels = ()
 
     def to_bytes(self) -> bytes:
-        flags = self.method | self.named << 2 | self.shared << 3
-        sizes = b"".join(write_varint(size) for size in self.shape)
-        return bytes([flags, self.dtype, len(self.shape)]) + sizes
+        flags = self.method | self.named << 2 | self.shared << 3 | bool(self.labels) << 4
+        numbers = [*self.shape]
+        if self.labels:
+            numbers.append(len(self.labels))
+            for symbol, label in self.labels:
+                numbers += [symbol, 2 * label if label >= 0 else -2 * label - 1]
+        return bytes([flags, self.dtype, len(self.shape)]) + b"".join(map(write_varint, numbers))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Kind":
         try:
             flags, dtype, dimensions = data[:3]
-            position, shape = 3, []
-            for _ in range(dimensions):
-                size, position = read_varint(data, position)
-                shape.append(size)
-            kind = cls(Method(flags & 3), dtype, tuple(shape), bool(flags & 4), bool(flags & 8))
-            if flags >> 4 or position != len(data) or dtype >= len(DTYPES) or dimensions > MOST_DIMENSIONS:
+            if flags >> 5 or dtype >= len(DTYPES) or dimensions > MOST_DIMENSIONS:
                 raise ValueError("it says what cannot be")
+            numbers = []
+            position = 3
+            while position < len(data):
+                number, position = read_varint(data, position)
+                numbers.append(number)
+            shape, rest = numbers[:dimensions], numbers[dimensions:]
+            labels = tuple(
+                (symbol, -(number + 1) // 2 if number % 2 else number // 2)
+                for symbol, number in zip(rest[1::2], rest[2::2], strict=False)
+            )
+            kind = cls(Method(flags & 3), dtype, tuple(shape), bool(flags & 4), bool(flags & 8), labels)
+            if len(shape) != dimensions or kind.to_bytes() != data:
+                raise ValueError("it says what cannot be")
+            if labels:
+                kind._check_labels()
             if replace(kind, shape=tuple(size or 1 for size in shape)).size > MOST_BYTES:
                 raise ValueError(f"arrays of shape {kind.shape} are too large")
         except (ValueError, IndexError) as error:
             raise DamagedArchiveError(f"the archive is damaged: a kind of array is unreadable ({error})") from error
         return kind
+
+    def _check_labels(self) -> None:
+        if self.method != Method.MODEL or any(abs(label) > LARGEST_LABEL for _, label in self.labels):
+            raise ValueError("it has labels that cannot be")
+        if any(one >= other for (one, _), (other, _) in pairwise(self.labels)):
+            raise ValueError("its labels are not in order")
+
+    @property
+    def unlabelled(self) -> "Kind":
+        """The same with the labels of the model."""
+        return replace(self, labels=()) if self.labels else self
 
     @property
     def size(self) -> int:

@@ -26,6 +26,7 @@ from ddf.codec.blocks import (
 )
 from ddf.codec.coder import Array, Decoder, Encoder, InvalidCodeError, Prediction
 from ddf.codec.flow import IntegerFlow
+from ddf.codec.labels import Labels, relabelled
 
 TILE = 2048
 """Larger maps are cut into tiles of so many rows and columns, each coded by itself."""
@@ -52,30 +53,43 @@ def kind_of(array: Array, model: IntegerFlow | None, named: bool = True, shared:
 
 
 def encode_blocks(
-    model: IntegerFlow | None, kind: Kind, arrays: Sequence[Array], names: Sequence[str], verify: bool = True
+    model: IntegerFlow | None,
+    kind: Kind,
+    labels: Sequence[Labels],
+    arrays: Sequence[Array],
+    names: Sequence[str],
+    verify: bool = True,
 ) -> list[Block]:
     """Codes arrays of one kind: one block for all of them if the kind is shared, else one for each.
 
     What the model cannot code, or does badly, goes through a general compressor, or stays as it is: such blocks are of
     another kind.
+
+    Arguments:
+        model: What to code with.
+        kind: The kind of all of them, but for labels.
+        labels: Those of each array; of all the same if the kind is shared.
+        arrays: The arrays.
+        names: What they are called.
+        verify: Whether to decode them again.
     """
     blocks: list[Block] = []
     general = replace(kind, method=Method.LZMA)
     if kind.method == Method.MODEL:
         assert model is not None
-        symbols = [_symbols(model, array) for array in arrays]
+        symbols = [_symbols(model, array, own) for array, own in zip(arrays, labels, strict=True)]
         known = [i for i, part in enumerate(symbols) if part is not None]
         if kind.shared and len(known) < len(arrays):  # what the model knows shares blocks, and the rest does
             for is_known, run in groupby(range(len(arrays)), lambda i: symbols[i] is not None):
                 which = list(run)
-                job = [arrays[i] for i in which], [names[i] for i in which], verify
+                job = [labels[i] for i in which], [arrays[i] for i in which], [names[i] for i in which], verify
                 blocks += encode_blocks(model, kind if is_known else general, *job)
             return blocks
         coded = _encode_with_model(model, kind, [part for part in symbols if part is not None])
         if verify and coded:
             decoded = _decode_with_model(model, kind, [payload for payload, _ in coded], len(known))
-            for i, values in zip(known, decoded, strict=True):
-                if not np.array_equal(values, arrays[i]):
+            for i, found_symbols in zip(known, decoded, strict=True):
+                if not np.array_equal(_values(model, replace(kind, labels=labels[i]), found_symbols), arrays[i]):
                     raise RuntimeError(f"{names[i] or 'an array'} did not decode to itself; nothing was written")
         groups = [list(range(len(arrays)))] if kind.shared else [[i] for i in range(len(arrays))]
         found = dict(zip([0] if kind.shared else known, coded, strict=True)) if coded else {}
@@ -85,7 +99,8 @@ def encode_blocks(
                 blocks.append(_encode_generally(general, some, called, verify))
                 continue
             payload, bits = found[number]
-            block = Block(kind, called, checksum(kind, called, some, payload), payload, bits=bits)
+            own = replace(kind, labels=labels[group[0]])
+            block = Block(own, called, checksum(own, called, some, payload), payload, bits=bits)
             hasty = zlib.compress(b"".join(np.ascontiguousarray(symbols[i]).tobytes() for i in group), 1)
             if len(hasty) < _SUSPICIOUS * len(payload):
                 block = min(block, _encode_generally(general, some, called, verify), key=_length)
@@ -98,7 +113,7 @@ def encode_blocks(
 
 
 def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block], slack: int = 0) -> list[list[Array]]:
-    """Decodes blocks of one kind, together where they can be, and makes sure that they are what was coded.
+    """Decodes blocks of one kind, labels apart, together where that can be, and makes sure they are what was coded.
 
     Arguments:
         model: What they were coded with.
@@ -115,10 +130,13 @@ def decode_blocks(model: IntegerFlow | None, blocks: Sequence[Block], slack: int
     else:
         try:
             if kind.shared:
-                found = [_decode_with_model(model, kind, [block.payload], len(block.names)) for block in blocks]
+                coded = [_decode_with_model(model, kind, [block.payload], len(block.names)) for block in blocks]
             else:
                 payloads = [block.payload for block in blocks]
-                found = [[part] for part in _decode_with_model(model, kind, payloads, len(blocks))]
+                coded = [[part] for part in _decode_with_model(model, kind, payloads, len(blocks))]
+            found = [
+                [_values(model, block.kind, part) for part in parts] for block, parts in zip(blocks, coded, strict=True)
+            ]
         except InvalidCodeError as error:
             raise DamagedArchiveError("the archive is damaged: the code of an array is not valid") from error
         except MemoryError as error:
@@ -147,15 +165,24 @@ def _sample_shape(model: IntegerFlow, shape: tuple[int, ...]) -> tuple[int, ...]
     return found
 
 
-def _symbols(model: IntegerFlow, array: Array) -> Array | None:
-    """An array as samples of symbols, or None if it holds other values than the model's classes."""
+def _symbols(model: IntegerFlow, array: Array, labels: Labels) -> Array | None:
+    """An array as samples of symbols, or None if it holds other values than the classes stand for."""
     try:
-        symbols = model.classes.to_symbols(array)
+        symbols = relabelled(model.classes, labels).to_symbols(array)
     except ValueError:
         return None
     shape = _sample_shape(model, array.shape)
     assert shape is not None
     return symbols.reshape(-1, *shape)
+
+
+def _values(model: IntegerFlow, kind: Kind, symbols: Array) -> Array:
+    """The array that symbols of its shape stand for."""
+    try:
+        classes = relabelled(model.classes, kind.labels)
+    except ValueError as error:
+        raise DamagedArchiveError(f"the archive is damaged: the labels of an array cannot be ({error})") from error
+    return classes.to_values(symbols).astype(DTYPES[kind.dtype])
 
 
 def _pieces(model: IntegerFlow, samples: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
@@ -188,7 +215,7 @@ def _encode_with_model(model: IntegerFlow, kind: Kind, symbols: Sequence[Array])
 
 
 def _decode_with_model(model: IntegerFlow, kind: Kind, payloads: Sequence[bytes], count: int) -> list[Array]:
-    """The arrays of payloads: one for each, or one payload for all if the kind is shared."""
+    """The symbols of arrays: a payload for each, or one payload for all if the kind is shared."""
     shape = _sample_shape(model, kind.shape)
     assert shape is not None
     samples = prod(kind.shape) // prod(shape)
@@ -207,8 +234,7 @@ def _decode_with_model(model: IntegerFlow, kind: Kind, payloads: Sequence[bytes]
 
         part = whole[piece]
         whole[piece] = model.inverse(len(part), part.shape[1:], draw)
-    values = model.classes.to_values(whole).astype(DTYPES[kind.dtype])
-    return list(values.reshape(count, *kind.shape))
+    return list(whole.reshape(count, *kind.shape))
 
 
 # ---- Without ---------------------------------------------------------------------------------------------------------

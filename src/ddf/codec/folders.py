@@ -24,7 +24,7 @@ FILES = ".ddf/files"
 
 _LEAST_SAID = 64  # files of which is said together what they were, at least,
 _SAID_OF = 16  # and of all so far this part
-_COPY = ".copy"
+_COPY = ".copy"  # of words in archives that an earlier version made
 
 _MODES = {"1": np.bool_, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
 _PNG_PIXELS = {"transparency", "interlace"}
@@ -88,8 +88,7 @@ def left_out(sources: Sequence[str | PathLike[str]]) -> list[Path]:
 class FileWriter:
     """Adds files to an archive: label maps as arrays, with what it takes to write them again, others byte by byte.
 
-    PNG and TIFF images with one channel and npy files of integers are label maps. If their labels are not the model's,
-    but not more of them, they are dealt out anew: masks of 0 and 255 are coded like any others.
+    PNG and TIFF images with one channel and npy files of integers are label maps.
 
     Arguments:
         archive: What to add to.
@@ -121,7 +120,6 @@ class FileWriter:
         array, kind = _read(Path(path))
         if kind.pop("more", False):
             self.stripped.append(name)
-        array, kind = self._known(array, kind)
         self.archive.add(array, name)
         self.maps += kind["as"] != "file"
         if kind not in self._kinds:
@@ -137,7 +135,7 @@ class FileWriter:
         self._say()
 
     def _say(self) -> None:
-        """Adds what the files since the last time were; twice, if nobody could tell their labels without it."""
+        """Adds what the files since the last time were."""
         if self._files:
             usual: dict[str, int] = {}  # what most files of a suffix are is said once
             for suffix in sorted({PurePosixPath(name).suffix for name in self._files}):
@@ -150,28 +148,7 @@ class FileWriter:
                 word["first"] = next(iter(self._files))
             plain = np.frombuffer(json.dumps(word, separators=(",", ":")).encode(), dtype=np.uint8)
             self.archive.add(plain, f"{FILES}-{number}.json")
-            if any("labels" in kind for kind in self._kinds):
-                self.archive.add(plain, f"{FILES}-{number}{_COPY}.json")
             self._kinds, self._files = [], {}
-
-    def _known(self, array: Array, kind: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
-        """Deals out labels of the model's, if these are others."""
-        model = self.archive.model
-        if model is None or kind["as"] == "file" or array.ndim < 2 or not array.size:
-            return array, kind
-        values = np.flatnonzero(np.bincount(array.ravel())) if array.dtype == np.uint8 else np.unique(array)
-        known = model.classes.values
-        if len(values) > len(known) or {int(value) for value in values} <= set(known):
-            return array, kind
-        labels = np.asarray(known[: len(values)])
-        if labels.min() < 0 or labels.max() > 255:
-            return array, kind
-        dealt = labels.astype(np.uint8)[np.searchsorted(values, array)]
-        pairs = [[int(label), int(value)] for label, value in zip(labels, values, strict=True)]
-        new = {**kind, "labels": pairs, "dtype": array.dtype.str}
-        if self.archive.verify and not np.array_equal(_relabelled(dealt, new), array):
-            raise RuntimeError("labels that were dealt out anew did not come back; nothing was written")
-        return dealt, new
 
 
 def file_names(archive: Archive) -> list[str]:
@@ -337,6 +314,7 @@ def _holds_more(image: Any) -> bool:
 
 
 def _relabelled(array: Array, kind: dict[str, Any]) -> Array:
+    """The labels of an array of an archive that an earlier version made: a word, not the kind, said which they were."""
     if "labels" not in kind:
         return array
     labels, values = zip(*sorted(kind["labels"]), strict=True)

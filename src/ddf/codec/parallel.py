@@ -1,6 +1,6 @@
 """Work in several processes, whose results come in the order in which it was given out."""
 
-__all__ = ["Pool", "usual_batch"]
+__all__ = ["LostProcessError", "Pool", "usual_batch"]
 
 import os
 import signal
@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -31,6 +32,10 @@ def usual_batch(model: IntegerFlow | None, pixels: int) -> int:
     if model is None:
         return 1
     return max(1, min(_BATCH, _BATCH_PIXELS.get(model.device.type, _BATCH_PIXELS["cpu"]) // max(1, pixels)))
+
+
+class LostProcessError(RuntimeError):
+    """A process that was to do some of the work, and is gone."""
 
 
 class Pool:
@@ -90,7 +95,13 @@ class Pool:
 
     def _result(self) -> Any:
         job = self._jobs.popleft()
-        return job.result() if isinstance(job, Future) else job
+        try:
+            return job.result() if isinstance(job, Future) else job
+        except BrokenProcessPool as error:
+            raise LostProcessError(
+                "one of the processes at work was ended by something else, perhaps for want of memory; "
+                "try fewer of them (--processes, in Python processes=)"
+            ) from error
 
     def close(self, at_once: bool = False) -> None:
         """Ends the processes.

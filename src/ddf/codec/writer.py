@@ -27,6 +27,7 @@ from ddf.codec.blocks import (
 from ddf.codec.coder import Array
 from ddf.codec.coding import encode_blocks, kind_of
 from ddf.codec.flow import IntegerFlow
+from ddf.codec.labels import Labels, LabelTables
 from ddf.codec.layout import (
     BLOCK,
     EMBEDDED,
@@ -65,6 +66,8 @@ class ArchiveWriter:
         processes: How many processes code at once. The archive is the same.
         batch_size: How many arrays of one shape are coded together; None for up to 16, fewer if they are large. The
             archive is the same.
+        relabel: Whether the model codes labels that it does not know, such as 255 in masks, as those of other classes.
+            They come back as they were. Otherwise a general compressor takes arrays that hold such.
 
     Example:
         >>> with ArchiveWriter("maps.ddf", model=None) as archive:
@@ -87,6 +90,7 @@ class ArchiveWriter:
         overwrite: bool = False,
         processes: int = 1,
         batch_size: int | None = None,
+        relabel: bool = True,
     ) -> None:
         check_model(model)
         if append and model is None and isinstance(path, str | PathLike) and Path(path).is_file():
@@ -114,7 +118,7 @@ class ArchiveWriter:
         self._numbers: dict[Kind, int] = {}  # of the kinds that were said so far
         self._index = Index(0, 0, [], [], [])
         self._blocks = self._maps = 0
-        self._waiting: list[tuple[Array, str]] = []
+        self._waiting: list[tuple[Labels, Array, str]] = []
         self._waiting_kind: Kind | None = None
         self._path: Path | None = None
         self._temporary: Path | None = None
@@ -123,6 +127,7 @@ class ArchiveWriter:
         self._position = 0
         self._before: os.stat_result | None = None  # the file that is there
         self._overwrite = overwrite
+        self._tables = LabelTables(model.classes) if relabel and model is not None else None
         self._pool = Pool(model, processes)
         try:
             if isinstance(path, str | PathLike):
@@ -223,10 +228,12 @@ class ArchiveWriter:
         batch = usual_batch(self.model, array.size) if self.batch_size is None else self.batch_size
         per_block = self._per_block(kind)
         most = max(1, batch // per_block) * per_block  # whole blocks, or the batch would have a say in what they hold
-        if self._waiting and (kind != self._waiting_kind or len(self._waiting) >= most):
+        labels = self._tables.of(array) if self._tables is not None and kind.method == Method.MODEL else ()
+        new = kind != self._waiting_kind or (kind.shared and self._waiting[-1:] and labels != self._waiting[-1][0])
+        if self._waiting and (new or len(self._waiting) >= most):
             self._submit()
         self._waiting_kind = kind
-        self._waiting.append((array, name))
+        self._waiting.append((labels, array, name))
 
     def _per_block(self, kind: Kind) -> int:
         most = max(1, min(MOST_SHARED, MOST_SHARED_BYTES // max(1, kind.size)))
@@ -236,11 +243,12 @@ class ArchiveWriter:
         """Has what waits coded, and writes what is ready."""
         if self._waiting:
             assert self._waiting_kind is not None
-            arrays, names = zip(*self._waiting, strict=True)
+            labels, arrays, names = zip(*self._waiting, strict=True)
             kind = self._waiting_kind
             size = self._per_block(kind) if kind.shared else len(arrays)
             for i in range(0, len(arrays), size):
-                job = kind, arrays[i : i + size], names[i : i + size], self.verify
+                some = slice(i, i + size)
+                job = kind, labels[some], arrays[some], names[some], self.verify
                 self._pool.submit(encode_blocks, *job)
             self._waiting = []
         for blocks in self._pool.ready():

@@ -132,7 +132,7 @@ def _compress(options: argparse.Namespace) -> int:
             if other
             else []
         ),
-        *_some(others, "left out, as hidden files, links and empty folders are"),
+        *_some(others, "left out, as hidden files, links to folders, empty folders and the like are"),
         *_some(writer.stripped, "hold more than pixels and a palette (resolution, text, places); that is not kept"),
         *_advice(options),
     )
@@ -155,7 +155,18 @@ def _model_of(archive: Path, options: argparse.Namespace) -> "IntegerFlow":
     with open_archive(str(archive), options.model) as there:
         if options.model is None and there.embeds_model and there.model is not None:
             return there.model
+        _check_own(options.model, there.fingerprint if any(there.fingerprint) else None, str(archive))
     return integer_model(options.model)
+
+
+def _check_own(model: str | None, needed: bytes | None, archive: str) -> None:
+    """Refuses to go on without the model that is needed, unless it is the one that comes with ddf."""
+    from ddf.codec import WrongModelError, pretrained
+    from ddf.codec.layout import wrong_model
+
+    if model is None and needed not in (None, pretrained().fingerprint):
+        assert needed is not None
+        raise WrongModelError(f"{archive}: {wrong_model(needed, None)}")
 
 
 def _advice(options: argparse.Namespace) -> list[str]:
@@ -267,7 +278,7 @@ def _add_extract(commands: Commands) -> None:
         "ddf extract masks.ddf street/0001.png -o .",
     )
     parser.add_argument("archive")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `ddf list` prints them")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `ddf list` or `ddf list --json` says")
     parser.add_argument("-o", "--output", default=".", metavar="FOLDER", help="where to (default: here)")
     add_model(parser, _NEEDED)
     parser.add_argument("--force", action="store_true", help="replace files that are there")
@@ -290,8 +301,9 @@ def _extract(options: argparse.Namespace) -> int:
             if places[name].exists() and not options.force:
                 raise FileExistsError(f"{places[name]} is there already; --force replaces it")
         for name, place in places.items():
+            array = archive[name if name in archive else unnamed[name]]
             place.parent.mkdir(parents=True, exist_ok=True)
-            reader.write(name, place, None if name in archive else archive[unnamed[name]])
+            reader.write(name, place, array)
     say(options, {"files": [str(place) for place in places.values()]}, *(str(place) for place in places.values()))
     return 0
 
@@ -356,6 +368,7 @@ def _recover(options: argparse.Namespace) -> int:
     _check_folder(options)
     model = integer_model(options.model)
     needed = needed_model(options.archive)
+    _check_own(options.model, needed, options.archive)
     if needed not in (None, model.fingerprint):
         raise WrongModelError(f"{options.archive}: {wrong_model(needed, model)}")
     found = recover(options.archive, model)
@@ -388,8 +401,9 @@ def _recover(options: argparse.Namespace) -> int:
         f"{options.output}: {_files(len(written))}",
         *(
             [
-                f"{len(arrays)} of them as npy arrays: what files they were is not known any more; where their labels "
-                f"were not the model's, it has its own in their place: {', '.join(map(repr, arrays))}"
+                f"{len(arrays)} of them as npy arrays: what files they were is not known any more: "
+                + ", ".join(map(repr, arrays[:_SHOWN]))
+                + (f" and {len(arrays) - _SHOWN} more" if len(arrays) > _SHOWN else "")
             ]
             if arrays
             else []
