@@ -1,5 +1,6 @@
 """The documentation: its commands work word for word, its links lead somewhere, its pages can be built."""
 
+import ast
 import doctest
 import io
 import os
@@ -87,3 +88,18 @@ def test_the_tutorial_on_masks_word_for_word(tmp_path: Path, monkeypatch: pytest
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(doctest.DocTestParser().get_doctest(block, {}, "masks.md", None, 0))
     assert runner.summarize().failed == 0
+
+
+def test_the_package_asks_for_what_it_imports() -> None:
+    """All that a command may need, and not only what is needed to import the package."""
+    text = (ROOT / "pyproject.toml").read_text()
+    (asked,) = re.findall(r"^dependencies = \[(.*?)^\]", text, flags=re.DOTALL | re.MULTILINE)
+    packages = {"PIL" if name == "pillow" else name for name in re.findall(r'"([a-z]+)>=', asked)}
+    found = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {name.partition(".")[0] for name in names}
+    others = found - set(sys.stdlib_module_names) - {"ddf"}
+    assert others - packages == {"zstandard", "brotli", "oxipng", "pillow_jxl"}  # peers that are compared if there

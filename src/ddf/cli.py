@@ -90,6 +90,9 @@ def _failed(error: Exception, command: str) -> int:
         known = error.filename is not None and error.strerror is not None
         print(f"ddf: {error.filename}: {error.strerror}" if known else f"ddf: {_words(error)}", file=sys.stderr)
         return 1
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        print(f"ddf: this needs {error.name}, which is not installed: pip install {error.name}", file=sys.stderr)
+        return 1
     if isinstance(error, ValueError | TypeError | RuntimeError | ImportError | MemoryError):
         damaged = type(error).__name__ == "DamagedArchiveError" and command != "recover"
         hint = "; `ddf recover` saves what is whole" if damaged and "recover" not in str(error) else ""

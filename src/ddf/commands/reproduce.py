@@ -65,9 +65,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     if not chosen:
         raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
     if not options.no_report and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError(
-            "the report needs matplotlib: pip install 'discrete-denoising-flows[plot]', or say --no-report for now"
-        )
+        raise ImportError("the report needs matplotlib: pip install matplotlib, or say --no-report for now")
     sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
     # One seed of everything first: so an early end still shows every row.
     planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
