@@ -65,7 +65,7 @@ def bits_of(model: Flow | IntegerFlow, x: Array) -> Bits:
         model: A flow, or an integer flow, whose frequencies are then what is counted.
         x: Symbols (samples, *shape).
 
-    Example:
+    Examples:
         >>> from ddf import architectures
         >>> flow = architectures.eight_gaussians().build(seed=0)
         >>> bits_of(flow, np.array([[45, 85]])).by_symbol  # untrained: log2(91) each

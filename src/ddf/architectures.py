@@ -36,7 +36,7 @@ def eight_gaussians(
         net: Another net than the paper's MLP.
         scale: Whether modular couplings scale as well as shift.
 
-    Example:
+    Examples:
         >>> eight_gaussians(couplings=2).build()
         Flow of 91 classes, shape 2, 362,358 parameters
              0  DenoisingCoupling(MLP(hidden=256, layers=4), ChannelSplit(index=None), top=91) → 2
@@ -144,7 +144,7 @@ def label_maps(
         hidden: The widths of its hidden layers.
         fine: How many of the finest levels leave in twelve steps; fewer than there are levels.
 
-    Example:
+    Examples:
         >>> label_maps(12, levels=1).build()
         Flow of 12 classes, shape 1 × any × any, 67,092 parameters
              0  Squeeze() → 4 × any × any
@@ -199,7 +199,7 @@ def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowS
         columns: The number of symbols in each vector.
         net: Another net than an MLP.
 
-    Example:
+    Examples:
         >>> vectors(4, 3).build()
         Flow of 4 classes, shape 3, 271,892 parameters
              0  SplitPrior(MLP(hidden=256, layers=4), ChannelSplit(index=2), factor_out='b') → 2
@@ -292,7 +292,7 @@ def lattice_split(channels: Sequence[Channel]) -> tuple[list[int], list[int]]:
     Returns:
         The numbers of the channels that are given, and of those to predict.
 
-    Example:
+    Examples:
         >>> lattice_split([Channel(0, 0), Channel(0, 1), Channel(1, 0), Channel(1, 1)])
         ([0, 3], [1, 2])
         >>> lattice_split([Channel(0, 0), Channel(1, 1), Channel(0, 1, transformed=1), Channel(1, 0, transformed=1)])

@@ -29,7 +29,7 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
 
     The file appears whole or not at all, and equal flows give equal files.
 
-    Example:
+    Examples:
         >>> from ddf import architectures
         >>> flow = architectures.eight_gaussians().build(seed=0)
         >>> save(flow, "flow.safetensors")

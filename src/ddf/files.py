@@ -16,7 +16,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     However the writing ends, `path` holds what it held before or the whole of the new: never half a file.
 
-    Example:
+    Examples:
         >>> with atomic_write("notes.txt") as temporary:
         ...     _ = temporary.write_text("whole")
         >>> Path("notes.txt").read_text()

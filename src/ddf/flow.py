@@ -66,7 +66,7 @@ class Flow(nn.Module):
     What the symbols stand for, if that is known, is in its attribute `classes`; what else is worth knowing (plain data)
     in `about`. Both go into its file as well.
 
-    Example:
+    Examples:
         >>> from ddf import architectures
         >>> flow = architectures.eight_gaussians().build(seed=0)
         >>> x = torch.tensor([[45, 85], [45, 5]])

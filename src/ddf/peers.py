@@ -21,7 +21,7 @@ def peers(pictures: bool = True, slow: bool = False) -> dict[str, Callable[[Arra
         pictures: Whether the arrays are label maps (height, width), which formats of pictures can hold.
         slow: Whether to have those as well that take seconds for a map.
 
-    Example:
+    Examples:
         >>> sorted(peers(pictures=False))[-2:]
         ['xz', 'zlib']
         >>> flat = np.zeros((64, 64), np.uint8)

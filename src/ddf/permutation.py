@@ -32,7 +32,7 @@ def argsort_top(theta: Tensor, top: int, dim: int = -1) -> Tensor:
     Returns:
         int64 of the shape of `theta`: the class at each position.
 
-    Example:
+    Examples:
         >>> theta = torch.tensor([0.10, 0.30, 0.05, 0.40, 0.15])
         >>> argsort_top(theta, top=2)
         tensor([3, 1, 2, 0, 4])
@@ -65,7 +65,7 @@ def rank(x: Tensor, theta: Tensor, top: int, dim: int = -1) -> Tensor:
     Returns:
         Positions 0 … K − 1, of the shape and dtype of `x`: 0 where `x` is the class predicted.
 
-    Example:
+    Examples:
         >>> theta = torch.tensor([0.10, 0.30, 0.05, 0.40, 0.15])
         >>> rank(torch.arange(5), theta.expand(5, 5), top=2)
         tensor([3, 1, 2, 0, 4])
@@ -93,7 +93,7 @@ def unrank(z: Tensor, theta: Tensor, top: int, dim: int = -1) -> Tensor:
     Returns:
         Classes 0 … K − 1, of the shape and dtype of `z`.
 
-    Example:
+    Examples:
         >>> theta = torch.randn(100, 8)
         >>> x = torch.randint(8, (100,))
         >>> torch.equal(unrank(rank(x, theta, top=4), theta, top=4), x)

@@ -21,7 +21,7 @@ class FactorizedCategorical(Freezable):
         shape: (channels, *spatial) of the symbols. With `shared`, a spatial size may be None: any size.
         shared: Whether all positions of a channel share one distribution.
 
-    Example:
+    Examples:
         >>> base = FactorizedCategorical(num_classes=2, shape=(2,))
         >>> _ = base.fit(torch.tensor([[0, 1], [0, 1], [0, 0]]), smoothing=1)
         >>> base.logits.exp()

@@ -212,7 +212,7 @@ class FlowSpec(Spec, builds=Flow):
         layers: The layers, from the data on.
         base: The distribution of what the last layer leaves.
 
-    Example:
+    Examples:
         >>> spec = FlowSpec(
         ...     num_classes=8,
         ...     shape=(1, 32, 64),
@@ -270,7 +270,7 @@ class FlowSpec(Spec, builds=Flow):
 def describe(module: nn.Module) -> Any:
     """Returns the spec of a flow, a layer, a net or a base.
 
-    Example:
+    Examples:
         >>> describe(Shuffle(4, seed=7))
         ShuffleSpec(seed=7, permutation=None)
     """

@@ -12,7 +12,7 @@ _WORKING_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int6
 def smallest_dtype(num_classes: int) -> torch.dtype:
     """Returns the smallest integer dtype that holds 0 … `num_classes` − 1.
 
-    Example:
+    Examples:
         >>> smallest_dtype(256), smallest_dtype(257)
         (torch.uint8, torch.int16)
     """
@@ -30,7 +30,7 @@ def check_symbols(x: Tensor, num_classes: int, name: str = "x") -> Tensor:
         num_classes: The number of classes K.
         name: What the error calls `x`.
 
-    Example:
+    Examples:
         >>> check_symbols(torch.tensor([0, 3, 8]), num_classes=8)
         Traceback (most recent call last):
             ...
@@ -60,7 +60,7 @@ def one_hot(x: Tensor, num_classes: int, dtype: torch.dtype = torch.float32) -> 
     This is the only place that does so. The class axis comes second, as in the logits, so that neither space nor
     channels ever change their order.
 
-    Example:
+    Examples:
         >>> one_hot(torch.tensor([[2, 0]]), num_classes=3)
         tensor([[[0., 1.],
                  [0., 0.],

@@ -28,7 +28,7 @@ class DamagedFileError(ValueError):
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Writes tensors and a header to a safetensors file, whole or not at all. Equal contents give equal files.
 
-    Example:
+    Examples:
         >>> write_tensors(Path("numbers.safetensors"), {"one": torch.ones(3)}, {"what": "ones"})
         >>> read_tensors(Path("numbers.safetensors"))
         ({'one': tensor([1., 1., 1.])}, {'what': 'ones'})

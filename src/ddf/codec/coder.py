@@ -104,7 +104,7 @@ def _model(frequencies: Array) -> tuple[Any, tuple[Array, ...]]:
 class Encoder:
     """A range coder: what is put in first comes out first.
 
-    Example:
+    Examples:
         >>> frequencies = np.array([[60000, 5536], [5536, 60000]], dtype=np.int32)
         >>> prediction = Prediction(frequencies, np.array([0, 1, 1]), np.empty((0, 2), np.int32))
         >>> encoder = Encoder()

@@ -93,7 +93,7 @@ class FileWriter:
     Arguments:
         archive: What to add to.
 
-    Example:
+    Examples:
         >>> from PIL import Image
         >>> Image.fromarray(np.full((4, 6), 255, dtype=np.uint8)).save("mask.png")
         >>> with ArchiveWriter("masks.ddf", model=None) as archive:

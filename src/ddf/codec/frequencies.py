@@ -29,7 +29,7 @@ def frequencies(logits: Tensor) -> Tensor:
     Returns:
         int32 (rows, K).
 
-    Example:
+    Examples:
         >>> frequencies(torch.tensor([[256, 0, 0]]))
         tensor([[32768, 16384, 16384]], dtype=torch.int32)
     """

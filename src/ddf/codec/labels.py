@@ -40,7 +40,7 @@ class LabelTables:
     Arguments:
         classes: Those of the model.
 
-    Example:
+    Examples:
         >>> tables = LabelTables(Classes.plain(4))
         >>> tables.of(np.array([0, 1]))
         ()

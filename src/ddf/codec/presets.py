@@ -86,7 +86,7 @@ def train_codec(
         device: Where to train.
         progress: Whether to show progress; None for: on a terminal.
 
-    Example:
+    Examples:
         >>> maps = [np.kron(np.eye(8, dtype=np.uint8), np.full((8, 8), 7, np.uint8)) for _ in range(10)]
         >>> model = train_codec(maps, Preset(pixels=6, near=4, hidden=(8,)), steps=50)
         >>> from ddf.codec import compress, decompress

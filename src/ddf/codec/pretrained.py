@@ -14,7 +14,7 @@ def pretrained() -> IntegerFlow:
     `benchmarks/train_pretrained.py`), so nobody has rights in it but its makers. A model trained on maps such as yours
     codes them better.
 
-    Example:
+    Examples:
         >>> from ddf.codec import compress, decompress
         >>> from ddf.data.drawn import draw_scenes
         >>> scene = draw_scenes(1, seed=7)[0]

@@ -8,7 +8,7 @@ _MOST_BYTES = 9
 def write_varint(number: int) -> bytes:
     """Writes a number.
 
-    Example:
+    Examples:
         >>> write_varint(300)
         b'\\xac\\x02'
     """

@@ -69,7 +69,7 @@ class ArchiveWriter:
         relabel: Whether the model codes labels that it does not know, such as 255 in masks, as those of other classes.
             They come back as they were. Otherwise a general compressor takes arrays that hold such.
 
-    Example:
+    Examples:
         >>> with ArchiveWriter("maps.ddf", model=None) as archive:
         ...     archive.add(np.zeros((4, 5), dtype=np.uint8), "zeros")
         ...     archive.add(np.arange(6, dtype=np.int32), "numbers")
@@ -360,7 +360,7 @@ class ArchiveWriter:
 def compress(array: Array, model: IntegerFlow | None, embed_model: bool = False, verify: bool = True) -> bytes:
     """An archive of one array, as bytes.
 
-    Example:
+    Examples:
         >>> from ddf.codec import decompress
         >>> data = compress(np.arange(5), model=None)
         >>> decompress(data)

@@ -19,7 +19,7 @@ class Classes:
         names: What they are called; none, or one each.
         colors: How they are painted, red, green, blue from 0 to 255; none, or one each.
 
-    Example:
+    Examples:
         >>> classes = Classes(values=(0, 7, 255), names=("background", "cat", "unknown"))
         >>> classes.to_symbols(np.array([[255, 0], [7, 7]]))
         array([[2, 0],
@@ -99,7 +99,7 @@ class Columns:
         names: What the columns are called.
         values: The text that class 0, 1, … of each column stands for.
 
-    Example:
+    Examples:
         >>> columns = Columns(names=("sex", "embarked"), values=(("female", "male"), ("C", "Q", "S")))
         >>> columns.num_classes
         3

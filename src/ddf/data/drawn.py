@@ -26,7 +26,7 @@ def draw_scenes(count: int, seed: int = 0, sizes: tuple[int, int] = (96, 160)) -
         seed: Draws the same scenes again.
         sizes: The smallest and the largest height and width.
 
-    Example:
+    Examples:
         >>> scene = draw_scenes(1, seed=3)[0]
         >>> scene.shape, scene.dtype, np.unique(scene)
         ((148, 101), dtype('uint8'), array([0, 1, 2, 3, 4], dtype=uint8))

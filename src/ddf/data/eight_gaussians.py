@@ -22,7 +22,7 @@ class EightGaussians:
         | Discrete Flows: Invertible Generative Models of Discrete Data (Tran et al., 2019)
         | Discrete Denoising Flows (Lindt & Hoogeboom, 2021)
 
-    Example:
+    Examples:
         >>> x = EightGaussians.sample(1000, seed=0)
         >>> x.shape, x.dtype, int(x.max())
         (torch.Size([1000, 2]), torch.uint8, 90)

@@ -106,7 +106,7 @@ def shares_of(count: int, validation: float, test: float, seed: int, name: str) 
 def crop(maps: Sequence[Array], size: tuple[int, int], name: str = "the data") -> Redrawn:
     """Pieces of maps of any size, another one of each map at every look.
 
-    Example:
+    Examples:
         >>> maps = [np.zeros((20, 30), dtype=np.uint8), np.ones((50, 16), dtype=np.uint8)]
         >>> pieces = crop(maps, (16, 16))
         >>> pieces.draw(torch.tensor([0, 1, 1]), torch.Generator().manual_seed(0)).shape

@@ -19,7 +19,7 @@ class Redrawn:
         draw: Makes symbols of a batch of it, a tensor, sample by sample: `draw(batch, generator)`.
         shape: The shape of one sample that is drawn, where it is not that of a stored one.
 
-    Example:
+    Examples:
         >>> grey = torch.randint(256, (100, 1, 28, 28), dtype=torch.uint8)
         >>> def binarize(grey, generator):
         ...     return (torch.rand(grey.shape, generator=generator) < grey / 255).to(torch.uint8)

@@ -26,7 +26,7 @@ class DenoisingCoupling(Conditional):
         top: How many of the likeliest classes are sorted, 1 … K: the paper's h.
         partition: What x_a and x_b are: `"channels"`, `"checkerboard"`, or a `Partition`.
 
-    Example:
+    Examples:
         >>> from ddf.nets import MLP
         >>> coupling = DenoisingCoupling(MLP(num_classes=91, in_channels=1, out_channels=1), top=91)
         >>> x = torch.tensor([[45, 7]])

@@ -32,7 +32,7 @@ class ModularCoupling(Conditional):
         temperature: Of the softmax that stands in for the choice in the gradient.
         partition: What x_a and x_b are: `"channels"`, `"checkerboard"`, or a `Partition`.
 
-    Example:
+    Examples:
         >>> from ddf.nets import MLP
         >>> coupling = ModularCoupling(MLP(num_classes=91, in_channels=1, out_channels=2))
         >>> coupling.scales[:8].tolist()  # 91 = 7 · 13

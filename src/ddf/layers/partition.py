@@ -35,7 +35,7 @@ class ChannelSplit(Partition):
     Arguments:
         index: The paper's d; half of the channels by default.
 
-    Example:
+    Examples:
         >>> ChannelSplit().shapes((4, 14, 14))
         ((2, 14, 14), (2, 14, 14))
         >>> ChannelSplit(index=1).shapes((4, 14, 14))
@@ -76,7 +76,7 @@ class Checkerboard(Partition):
     Arguments:
         parity: 0 if the pixels with even row + column are the part that is given, 1 if the odd ones are.
 
-    Example:
+    Examples:
         >>> Checkerboard().shapes((1, 32, 64))
         ((2, 16, 32), (2, 16, 32))
     """

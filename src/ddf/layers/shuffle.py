@@ -22,7 +22,7 @@ class Shuffle(Rearrangement):
         seed: Draws the permutation; 0 if no permutation is given either.
         permutation: The permutation itself: output channel i is input channel permutation[i].
 
-    Example:
+    Examples:
         >>> swap = Shuffle(2, permutation=[1, 0])
         >>> swap.arrange(torch.tensor([[10, 20]]))
         tensor([[20, 10]])

@@ -27,7 +27,7 @@ class SplitPrior(Conditional):
         factor_out: Which part that is, `"a"` or `"b"`.
         partition: What the parts a and b are: `"channels"`, `"checkerboard"`, or a `Partition`.
 
-    Example:
+    Examples:
         >>> from ddf.layers import ChannelSplit
         >>> from ddf.nets import DenseNet
         >>> net = DenseNet(num_classes=2, in_channels=1, out_channels=3, hidden=64)

@@ -35,7 +35,7 @@ class Squeeze(Rearrangement):
     References:
         Density Estimation Using Real NVP (Dinh et al., 2017)
 
-    Example:
+    Examples:
         >>> x = torch.arange(4).view(1, 1, 2, 2)
         >>> Squeeze().arrange(x).shape
         torch.Size([1, 4, 1, 1])

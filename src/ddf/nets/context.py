@@ -31,7 +31,7 @@ class ContextNet(Net):
         near: How many of them must be of one class for a place to count as flat.
         hidden: The widths of the hidden layers.
 
-    Example:
+    Examples:
         >>> net = ContextNet(3, 1, 1, offsets=((0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)), near=4, hidden=(8,))
         >>> net(torch.randint(3, (2, 1, 5, 7))).shape
         torch.Size([2, 3, 1, 5, 7])

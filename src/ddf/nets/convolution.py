@@ -20,7 +20,7 @@ class Convolution(nn.Conv2d):
         out_channels: The planes that go out.
         kernel_size: 1, 3, or another odd number.
 
-    Example:
+    Examples:
         >>> Convolution(8, 16, kernel_size=3)(torch.zeros(1, 8, 14, 14)).shape
         torch.Size([1, 16, 14, 14])
     """

@@ -38,7 +38,7 @@ class DenseNet(Net):
         blocks: The number of dense blocks.
         hidden: The number of planes that all blocks together add.
 
-    Example:
+    Examples:
         >>> net = DenseNet(num_classes=8, in_channels=2, out_channels=2, blocks=3, hidden=32)
         >>> net(torch.randint(8, (1, 2, 16, 32))).shape
         torch.Size([1, 8, 2, 16, 32])

@@ -27,7 +27,7 @@ class MLP(Net):
             as positive, so that training tells inputs apart before it agrees on what is common to all of them.
             Discrete Flows need that.
 
-    Example:
+    Examples:
         >>> net = MLP(num_classes=91, in_channels=1, out_channels=1)
         >>> net(torch.tensor([[45], [90]])).shape
         torch.Size([2, 91, 1])

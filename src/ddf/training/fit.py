@@ -86,7 +86,7 @@ def fit(
         change_settings: Go on in a run directory with another `config` (learning rate, batch size, epochs and the
             like) or another number of processes: finished layers stay as they are, the others are trained so.
 
-    Example:
+    Examples:
         >>> from ddf import architectures
         >>> from ddf.data import EightGaussians
         >>> flow = architectures.eight_gaussians().build(seed=0)
