@@ -222,6 +222,11 @@ def test_the_wrong_model(tmp_path: Path, masks: Path, model: Path) -> None:
     ddf("compress", some, "-o", tmp_path / "b.ddf", "--model", model, "--embed")
     said = ddf("decompress", tmp_path / "b.ddf", "-o", tmp_path / "out", "--model", other)
     assert f"holds the model that reads it; {other} is another one and not used" in said
+    before = (tmp_path / "b.ddf").read_bytes()
+    said = ddf("compress", model, "-o", tmp_path / "b.ddf", "--append", "--model", other, code=1)
+    assert f"it needs the model {needed}, but the one given is" in said
+    assert "not used" not in said
+    assert (tmp_path / "b.ddf").read_bytes() == before
     assert same_image(some, tmp_path / "out" / some.name)
 
 

@@ -229,8 +229,9 @@ class ArchiveWriter:
         per_block = self._per_block(kind)
         most = max(1, batch // per_block) * per_block  # whole blocks, or the batch would have a say in what they hold
         labels = self._tables.of(array) if self._tables is not None and kind.method == Method.MODEL else ()
-        new = kind != self._waiting_kind or (kind.shared and self._waiting[-1:] and labels != self._waiting[-1][0])
-        if self._waiting and (new or len(self._waiting) >= most):
+        last = self._waiting[-1][0] if self._waiting else ()
+        other = kind != self._waiting_kind or (kind.shared and labels != last)
+        if self._waiting and (other or len(self._waiting) >= most):
             self._submit()
         self._waiting_kind = kind
         self._waiting.append((labels, array, name))

@@ -124,14 +124,7 @@ def _compress(options: argparse.Namespace) -> int:
         },
         f"{target}: {_files(len(files))}, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
-        *(
-            [
-                f"{other} of {writer.maps} maps {'is' if other == 1 else 'are'} coded by a general compressor, which "
-                f"does {'it' if other == 1 else 'them'} better."
-            ]
-            if other
-            else []
-        ),
+        *([f"By a general compressor, which does better there: {other} of {writer.maps} maps"] if other else []),
         *_some(others, "left out, as hidden files, links to folders, empty folders and the like are"),
         *_some(writer.stripped, "hold more than pixels and a palette (resolution, text, places); that is not kept"),
         *_advice(options),
@@ -152,21 +145,24 @@ def _some(names: list[str], what: str) -> list[str]:
 
 def _model_of(archive: Path, options: argparse.Namespace) -> "IntegerFlow":
     """The model to go on with: the one named, or the one that the archive holds, or else ddf's own."""
-    with open_archive(str(archive), options.model) as there:
+    from ddf.codec import Archive
+
+    with Archive(archive) as there:
         if options.model is None and there.embeds_model and there.model is not None:
             return there.model
-        _check_own(options.model, there.fingerprint if any(there.fingerprint) else None, str(archive))
-    return integer_model(options.model)
+        needed = there.fingerprint if any(there.fingerprint) else None
+    return _fitting_model(options.model, needed, str(archive))
 
 
-def _check_own(model: str | None, needed: bytes | None, archive: str) -> None:
-    """Refuses to go on without the model that is needed, unless it is the one that comes with ddf."""
-    from ddf.codec import WrongModelError, pretrained
+def _fitting_model(path: str | None, needed: bytes | None, archive: str) -> "IntegerFlow":
+    """The model named, or else ddf's own; refuses one that is not what an archive needs."""
+    from ddf.codec import WrongModelError
     from ddf.codec.layout import wrong_model
 
-    if model is None and needed not in (None, pretrained().fingerprint):
-        assert needed is not None
-        raise WrongModelError(f"{archive}: {wrong_model(needed, None)}")
+    model = integer_model(path, needed)
+    if needed is not None and needed != model.fingerprint:
+        raise WrongModelError(f"{archive}: {wrong_model(needed, None if path is None else model)}")
+    return model
 
 
 def _advice(options: argparse.Namespace) -> list[str]:
@@ -361,17 +357,11 @@ def _add_recover(commands: Commands) -> None:
 def _recover(options: argparse.Namespace) -> int:
     import io
 
-    from ddf.codec import Archive, ArchiveWriter, FileReader, WrongModelError, recover
-    from ddf.codec.layout import wrong_model
+    from ddf.codec import Archive, ArchiveWriter, FileReader, recover
     from ddf.codec.recover import needed_model
 
     _check_folder(options)
-    model = integer_model(options.model)
-    needed = needed_model(options.archive)
-    _check_own(options.model, needed, options.archive)
-    if needed not in (None, model.fingerprint):
-        raise WrongModelError(f"{options.archive}: {wrong_model(needed, model)}")
-    found = recover(options.archive, model)
+    found = recover(options.archive, _fitting_model(options.model, needed_model(options.archive), options.archive))
     lost = [line.replace("; `recover` may save what is left", "") for line in found.lost]
     buffer = io.BytesIO()  # a whole archive of what is left
     with ArchiveWriter(buffer, model=None, verify=False) as whole:
@@ -399,14 +389,9 @@ def _recover(options: argparse.Namespace) -> int:
         options,
         {"files": len(written), "as_arrays": len(arrays), "arrays": arrays, "lost": lost},
         f"{options.output}: {_files(len(written))}",
-        *(
-            [
-                f"{len(arrays)} of them as npy arrays: what files they were is not known any more: "
-                + ", ".join(map(repr, arrays[:_SHOWN]))
-                + (f" and {len(arrays) - _SHOWN} more" if len(arrays) > _SHOWN else "")
-            ]
-            if arrays
-            else []
+        *_some(
+            [repr(name) for name in arrays],
+            f"{len(arrays)} of them as npy arrays: what files they were is not known any more",
         ),
         *(f"lost: {line}" for line in lost),
     )
