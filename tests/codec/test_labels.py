@@ -1,12 +1,14 @@
 """Labels that a model does not know come back all the same."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddf.codec import compress, decompress, pretrained
-from ddf.codec.blocks import Kind, Method
+from ddf.codec.blocks import DamagedArchiveError, Kind, Method
 from ddf.codec.labels import LabelTables, relabelled
+from ddf.codec.varint import write_varint
 from ddf.data.classes import Classes
 
 OWN = Classes((0, 3, 4, 255))
@@ -31,6 +33,27 @@ def test_classes_are_found_for_all_labels_there_is_room_for(found: list[list[int
 def test_kinds_are_read_as_they_were_written(labels: list[tuple[int, int]]) -> None:
     kind = Kind(Method.MODEL, 5, (7, 300), labels=tuple(sorted(labels)))
     assert Kind.from_bytes(kind.to_bytes()) == kind
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bytes([17, 0, 1, 4, 1, 0, 2]),
+        bytes([18, 0, 1, 4]),
+        bytes([18, 0, 1, 4, 0]),
+        bytes([18, 0, 1, 4, 2, 0, 2]),
+        bytes([18, 0, 1, 4, 2, 1, 2, 0, 4]),
+        bytes([18, 0, 1, 4, 1, 0]) + write_varint(1 << 60),
+        bytes([18, 0, 1, 4, 1, 0, 2, 7]),
+        bytes([2, 0, 1, 4, 1, 0, 2]),
+        bytes([34, 0, 1, 4]),
+    ],
+    ids=["LZMA", "no number", "none", "too few", "in disorder", "too large", "too many", "no flag", "unknown flag"],
+)
+def test_kinds_with_labels_that_cannot_be(body: bytes) -> None:
+    Kind.from_bytes(bytes([18, 0, 1, 4, 2, 0, 4, 1, 2]))  # is fine
+    with pytest.raises(DamagedArchiveError, match="a kind of array is unreadable"):
+        Kind.from_bytes(body)
 
 
 def test_what_has_been_found_stays() -> None:

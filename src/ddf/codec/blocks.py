@@ -80,7 +80,7 @@ class Kind:
     def from_bytes(cls, data: bytes) -> "Kind":
         try:
             flags, dtype, dimensions = data[:3]
-            if flags >> 5 or dtype >= len(DTYPES) or dimensions > MOST_DIMENSIONS:
+            if dtype >= len(DTYPES) or dimensions > MOST_DIMENSIONS:
                 raise ValueError("it says what cannot be")
             numbers = []
             position = 3
