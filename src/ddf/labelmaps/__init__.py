@@ -1,0 +1,1 @@
+"""The codec for label maps: a causal Discrete Denoising Flow in integer arithmetic, without torch."""

@@ -1,0 +1,113 @@
+"""Maps that were upsampled: found by where rows and columns change, coded at their own size."""
+
+__all__ = ["Grid", "find_grid"]
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+import numpy as np
+
+from ddf.labelmaps.types import Array
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of equal pixels.
+
+    Arguments:
+        size: Height and width of the map.
+        steps: Height and width of a cell.
+        starts: Rows and columns of the first cell, if they are fewer.
+    """
+
+    size: tuple[int, int]
+    steps: tuple[int, int] = (1, 1)
+    starts: tuple[int, int] = (0, 0)
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether every pixel is a cell."""
+        return self.steps == (1, 1)
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """What says all but the size."""
+        return (self.steps[0] - 1, self.steps[1] - 1, *self.starts)
+
+    @classmethod
+    def from_numbers(cls, size: tuple[int, int], numbers: list[int]) -> "Grid":
+        """Make a grid of `numbers`; steps and starts beyond the size count as the size."""
+        rows, columns, top, left = (min(n, max(size)) for n in numbers)
+        return cls(size, (rows + 1, columns + 1), (min(top, rows), min(left, columns)))
+
+    @cached_property
+    def _cells(self) -> tuple[Array, Array]:
+        """The cell of each row and of each column."""
+        found = []
+        for size, step, start in zip(self.size, self.steps, self.starts, strict=True):
+            found.append((np.arange(size) - start + step * (start > 0)) // step)
+        return found[0], found[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The size in cells."""
+        rows, columns = self._cells
+        return int(rows[-1]) + 1, int(columns[-1]) + 1
+
+    def reduce(self, one: Array) -> Array:
+        """Return one pixel of every cell."""
+        if self.is_trivial:
+            return one
+        rows, columns = (np.flatnonzero(np.diff(cells, prepend=-1)) for cells in self._cells)
+        return one[np.ix_(rows, columns)]
+
+    def expand(self, cells: Array) -> Array:
+        """Return the map of these cells."""
+        return cells[np.ix_(*self._cells)]
+
+
+def find_grid(array: Array) -> Grid:
+    """Find the largest cells of which all maps of an array (…, height, width) consist.
+
+    Examples:
+        >>> find_grid(np.kron(np.eye(3, dtype=np.uint8), np.ones((2, 4), np.uint8)))
+        Grid(size=(6, 12), steps=(2, 4), starts=(0, 0))
+    """
+    maps = array.reshape(-1, *array.shape[-2:])
+    found = []
+    for axis in (1, 2):
+        size = array.shape[axis - 3]
+        step, start = 0, -1
+        changes = _changes(maps, axis)
+        if len(changes):
+            start = int(changes[0])
+            for place in changes[1:]:
+                step = gcd(step, int(place) - start)
+                if step == 1:
+                    break
+            step = step or size
+            found.append((min(step, size), start % step if step < size or start < step else start))
+        else:
+            found.append((size, 0))
+    (rows, top), (columns, left) = found
+    if rows == 1 or columns == 1:
+        return Grid(_size(array))
+    return Grid(_size(array), (rows, columns), (top, left))
+
+
+def _size(array: Array) -> tuple[int, int]:
+    return array.shape[-2], array.shape[-1]
+
+
+def _changes(maps: Array, axis: int) -> Array:
+    """Return the rows or columns that differ from the one before, in any map; stop when two neighbors do."""
+    size = maps.shape[axis]
+    places = []
+    for i in range(1, size):
+        now, before = (maps[:, i], maps[:, i - 1]) if axis == 1 else (maps[:, :, i], maps[:, :, i - 1])
+        if not np.array_equal(now, before):
+            if places and places[-1] == i - 1:
+                return np.array([*places, i])
+            places.append(i)
+    return np.array(places)

@@ -1,0 +1,86 @@
+"""Labels of any integers, and the symbols 0 … K − 1 that stand for them while a map is coded."""
+
+__all__ = ["MOST_LABELS", "labels_of", "lookup", "looks_like_noise"]
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ddf.labelmaps.types import Array
+
+MOST_LABELS = 65_535
+_WIDEST = 1 << 16  # ranges of labels that are looked up in a table
+_CHUNK = 1 << 20
+_NOISE = 0.4  # label maps are far below this
+
+
+def labels_of(array: Array) -> list[int] | None:
+    """Return the distinct values of an array, sorted; None if there are more than `MOST_LABELS`.
+
+    Examples:
+        >>> labels_of(np.array([[5, -1], [5, 255]]))
+        [-1, 5, 255]
+    """
+    if array.dtype.kind == "b":
+        return [int(value) for value in np.unique(array)]
+    low, high = int(array.min()), int(array.max())
+    flat = array.reshape(-1)
+    if high - low >= _WIDEST:
+        found: set[int] = set()
+        for start in range(0, len(flat), _CHUNK):
+            found.update(np.unique(flat[start : start + _CHUNK]).tolist())
+            if len(found) > MOST_LABELS:
+                return None
+        return sorted(found)
+    present = np.zeros(high - low + 1, np.bool_)
+    for start in range(0, len(flat), _CHUNK):
+        present[_offset(flat[start : start + _CHUNK], low)] = True
+    labels = (np.flatnonzero(present) + low).tolist() if low + _WIDEST < 1 << 62 else None
+    if labels is None:  # beyond what int64 holds
+        labels = [low + int(i) for i in np.flatnonzero(present)]
+    return labels if len(labels) <= MOST_LABELS else None
+
+
+def _offset(part: Array, low: int) -> Array:
+    """Subtract the smallest label without overflow."""
+    if part.dtype.itemsize == 1 and low == 0:
+        return part
+    if part.dtype.kind == "u":
+        return (part - part.dtype.type(low)).astype(np.int64)
+    return part.astype(np.int64) - low
+
+
+def lookup(labels: Sequence[int], dtype: "np.dtype[Any]") -> Callable[[Array], Array]:
+    """Return a function from labels to symbols, uint16; every label must be among those given.
+
+    Examples:
+        >>> lookup([-1, 5, 255], np.dtype(np.int64))(np.array([[5, -1], [5, 255]]))
+        array([[1, 0],
+               [1, 2]], dtype=uint16)
+    """
+    if dtype.kind == "b":
+        table = np.zeros(2, np.uint16)
+        table[[int(label) for label in labels if label in (0, 1)]] = [i for i, v in enumerate(labels) if v in (0, 1)]
+        return lambda part: table[part.view(np.uint8)]
+    info = np.iinfo(dtype)
+    kept = [(i, label) for i, label in enumerate(labels) if info.min <= label <= info.max]
+    low, high = kept[0][1], kept[-1][1]
+    if high - low >= _WIDEST:
+        ordered = np.array([label for _, label in kept], dtype)
+        first = kept[0][0]
+        return lambda part: (np.searchsorted(ordered, part) + first).astype(np.uint16)
+    table = np.zeros(high - low + 1, np.uint16)
+    for i, label in kept:
+        table[label - low] = i
+    return lambda part: table[_offset(part, low)]
+
+
+def looks_like_noise(array: Array) -> bool:
+    """Return whether most pixels are like neither the pixel to the left nor the one above."""
+    one = array.reshape(-1, *array.shape[-2:])[0]
+    one = one[: max(2, _CHUNK // max(1, one.shape[1]))]
+    if min(one.shape) < 2:
+        return False
+    here = one[1:, 1:]
+    return bool(((here != one[1:, :-1]) & (here != one[:-1, 1:])).mean() > _NOISE)

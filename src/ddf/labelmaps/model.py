@@ -1,0 +1,462 @@
+"""The causal flow: a trained model of label maps that scores, samples and compresses them in integer arithmetic."""
+
+__all__ = ["CausalFlow"]
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddf.archive.protocol import InvalidCodeError
+from ddf.data.classes import Classes, classes_from_plain
+from ddf.files import atomic_write
+from ddf.labelmaps.arithmetic import (
+    CODER_SIZE,
+    COUNT_BITS,
+    POSITION,
+    PROBABILITY_BITS,
+    code_bit,
+    code_number,
+    finish,
+    start_decoder,
+    start_encoder,
+)
+from ddf.labelmaps.context import (
+    CANDIDATES,
+    FLAT_ENTRIES,
+    NET_RUN_VALUES,
+    RELATIVE,
+    RUNS,
+    new_ring,
+    offsets,
+    start_map,
+)
+from ddf.labelmaps.grid import Grid, find_grid
+from ddf.labelmaps.kernel import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
+from ddf.labelmaps.kernel import Nets, State, Trace, code_rows
+from ddf.labelmaps.labels import MOST_LABELS, labels_of, lookup, looks_like_noise
+from ddf.labelmaps.types import Array
+from ddf.modelfile import DamagedFileError, arrays_from_bytes, arrays_to_bytes
+
+_CHUNK = 1 << 17  # pixels that are coded in one call
+_MOST_BYTES = 24  # that a pixel can take
+_HALF = np.uint32(1 << (PROBABILITY_BITS - 1 + COUNT_BITS))
+_KNOWN = (1 << PROBABILITY_BITS) - (1 << 17)  # how likely it is that all labels are classes of the model: 31/32
+_PLAIN = (1 << PROBABILITY_BITS) - (1 << 14)  # and that a map is not upsampled: 255/256
+_NO_TRACE = Trace(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8), np.zeros((0, 0), np.int32))
+_LOCAL_BITS = (8, 18)  # least and most of the tables that start empty with every array
+_SAMPLE_LABELS = 8  # classes in samples of a model that knows none
+_INT16, _FLOAT24 = 1 << 15, 1 << 24
+
+
+class Explanation(NamedTuple):
+    """What a flow makes of one map.
+
+    Arguments:
+        bits: What each pixel costs.
+        ranks: The rank of each pixel under the prediction: 0 where it was right.
+        margins: How far the first class was ahead of the second, in nats.
+    """
+
+    bits: Array
+    ranks: Array
+    margins: Array
+
+
+class CausalFlow:
+    """An autoregressive Discrete Denoising Flow: every pixel becomes its rank given the pixels before it.
+
+    A small integer net orders the classes that occur nearby; the rank is coded by counters that are chosen by how sure
+    the net was, and that adapt while a map is coded.
+
+    Arguments:
+        arrays: The parameters, all integers, by name; see docs/format.md.
+        classes: The classes that the model was trained on; None for a model of any labels.
+        about: What else the file says about the model.
+
+    Examples:
+        >>> from ddf.labelmaps import pretrained
+        >>> model = pretrained()
+        >>> disc = (np.hypot(*np.mgrid[-32:32, -32:32]) < 20).astype(np.uint8) * 255
+        >>> code = model.encode(disc)
+        >>> len(code) < 60
+        True
+        >>> np.array_equal(model.decode(code, disc.shape, disc.dtype), disc)
+        True
+    """
+
+    shape = (1, None, None)
+
+    def __init__(
+        self, arrays: Mapping[str, Array], classes: Classes | None = None, about: Mapping[str, Any] | None = None
+    ) -> None:
+        self.arrays = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
+        self.classes = classes
+        self.about = dict(about or {})
+        _check(self.arrays, self.num_classes)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the model knows; 0 if it takes labels as they come."""
+        return 0 if self.classes is None else self.classes.num_classes
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """What tells this model from all others: 16 bytes."""
+        sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
+        for name, array in self.arrays.items():
+            sha.update(f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
+        return sha.digest()[:16]
+
+    def __repr__(self) -> str:
+        pixels, _, width = self.arrays["pixels"].shape
+        known = f"{self.num_classes} classes" if self.classes else "any labels"
+        return f"CausalFlow({known}, {pixels} pixels, hidden=({width}, {self.arrays['second'].shape[1]}))"
+
+    # ---- Files
+
+    def _header(self) -> dict[str, Any]:
+        return {"kind": "labelmaps", "classes": None if self.classes is None else self.classes.to_plain()}
+
+    def to_bytes(self) -> bytes:
+        """Return the model's file."""
+        return arrays_to_bytes(self.arrays, self._header() | ({"about": self.about} if self.about else {}))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the model to a file."""
+        data = self.to_bytes()
+        with atomic_write(Path(path)) as temporary:
+            temporary.write_bytes(data)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str = "the model") -> "CausalFlow":
+        """Read what `to_bytes` returned."""
+        arrays, header = arrays_from_bytes(data, name)
+        if header.get("kind") != "labelmaps":
+            raise DamagedFileError(f"{name} is not a model of label maps, but of kind {header.get('kind')!r}")
+        try:
+            known = header.get("classes")
+            classes = None if known is None else classes_from_plain(known)
+            if classes is not None and not isinstance(classes, Classes):
+                raise ValueError("its classes are those of a table")
+            return cls(arrays, classes, header.get("about"))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedFileError(f"{name} is damaged: {error}") from error
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "CausalFlow":
+        """Read what `save` wrote."""
+        return cls.from_bytes(Path(path).read_bytes(), str(path))
+
+    # ---- Compression
+
+    def encode(self, array: Array) -> bytes | None:
+        """Compress an array of label maps, (…, height, width).
+
+        Returns:
+            The code, or None for arrays that are not label maps: fewer than two dimensions, empty, noise, or more than
+            65,535 labels.
+        """
+        if array.ndim < 2 or not array.size or looks_like_noise(array):
+            return None
+        labels = labels_of(array)
+        if labels is None:
+            return None
+        coding = _Coding(self, labels, array.size)
+        grid = find_grid(array)
+        coding.write_header(array.dtype, grid)
+        to_symbols = lookup(coding.labels, array.dtype)
+        for one in array.reshape(-1, *array.shape[-2:]):
+            coding.code_map(grid.reduce(one), to_symbols=to_symbols)
+        return coding.finish()
+
+    def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any] | type") -> Array:
+        """Decompress what `encode` returned for an array of this shape and dtype."""
+        dtype = np.dtype(dtype)
+        if len(shape) < 2 or not prod(shape):
+            raise InvalidCodeError(f"arrays of shape {shape} are never coded by a model of label maps")
+        coding = _Coding(self, None, prod(shape), data)
+        grid = coding.read_header(dtype, (shape[-2], shape[-1]))
+        values = np.array(coding.labels, dtype=dtype)
+        out = np.empty((prod(shape[:-2]), *shape[-2:]), dtype)
+        for one in out:
+            small = one if grid.is_trivial else np.empty(grid.shape, dtype)
+            coding.code_map(small, values=values)
+            if small is not one:
+                one[...] = grid.expand(small)
+        return out.reshape(shape)
+
+    # ---- The verbs of a flow
+
+    def bits(self, array: Array) -> Array:
+        """Return the bits that each map of an array (…, height, width) takes by itself, headers aside."""
+        maps = np.asarray(array).reshape(-1, *np.shape(array)[-2:])
+        return np.array([self.explain(one).bits.sum(dtype=np.float64) for one in maps]).reshape(np.shape(array)[:-2])
+
+    def log_prob(self, array: Array) -> Array:
+        """Return the log-probability of each map of an array of labels (…, height, width), in nats."""
+        return -np.log(2) * self.bits(array)
+
+    def bits_per_dim(self, array: Array) -> Array:
+        """Return the bits per pixel of each map of an array of labels (…, height, width)."""
+        return self.bits(array) / max(1, prod(np.shape(array)[-2:]))
+
+    def learn(self, array: Array) -> State:
+        """Return what has adapted at the end of a map (height, width)."""
+        coding = _Coding(self, labels_of(array), array.size)
+        coding.code_map(array, to_symbols=lookup(coding.labels, array.dtype))
+        return coding.state
+
+    def explain(self, array: Array) -> Explanation:
+        """Return the bits, the rank and the margin of every pixel of one map (height, width)."""
+        array = np.asarray(array)
+        if array.ndim != 2 or not array.size or array.dtype.kind not in "iub":
+            raise ValueError(f"a label map has integers (height, width), but this has {array.dtype} {array.shape}")
+        labels = labels_of(array)
+        if labels is None:
+            raise ValueError(f"the map has more than {MOST_LABELS} labels")
+        coding = _Coding(self, labels, array.size)
+        found = Trace(
+            np.zeros(array.shape, np.float32), np.zeros(array.shape, np.uint8), np.zeros(array.shape, np.int32)
+        )
+        coding.code_map(array, to_symbols=lookup(coding.labels, array.dtype), trace=found)
+        return Explanation(found.bits, found.ranks, found.margins / np.float32(256))
+
+    def sample(self, n: int, size: Sequence[int], seed: int = 0) -> Array:
+        """Draw maps: to decode random bytes is to sample.
+
+        Arguments:
+            n: How many.
+            size: Height and width.
+            seed: Other maps for another seed.
+
+        Returns:
+            Labels (n, height, width), int64.
+        """
+        if n < 0 or len(size) != 2 or min(size) < 1:
+            raise ValueError(f"n={n}, size={tuple(size)}: need a number of maps, and a positive height and width")
+        rng = np.random.default_rng(seed)
+        out = np.empty((n, *size), np.int64)
+        for one in out:
+            noise = rng.bytes(4 * prod(size) + 4096)
+            labels = None if self.classes else list(range(_SAMPLE_LABELS))
+            coding = _Coding(self, labels, prod(size), noise)
+            coding.code_map(one, values=np.array(coding.labels, np.int64))
+        return out
+
+    # ---- What the kernel needs
+
+    @cached_property
+    def nets(self) -> Nets:
+        """The fixed parameters, as the kernel takes them."""
+        a = self.arrays
+        single = a["pixels"].astype(np.int16)
+        pairs = (single[0::2, :, None, :] + single[1::2, None, :, :]).reshape(-1, RELATIVE * RELATIVE, single.shape[2])
+        return Nets(
+            offsets(len(single)),
+            np.ascontiguousarray(pairs),
+            *(a[name].astype(np.int16) for name in ("runs", "classes", "rows", "bias")),
+            *(a[name].astype(np.float32) for name in ("second", "second_bias", "third", "third_bias")),
+            a["shifts"].astype(np.int64),
+            a["flat"].astype(np.int16),
+            a["flat_classes"].astype(np.int16),
+        )
+
+    def new_state(self, symbols: int, known: bool, pixels: int) -> State:
+        """Return what adapts, as it is at the beginning of an array."""
+        a = self.arrays
+        bits = min(max((pixels // 4).bit_length(), _LOCAL_BITS[0]), _LOCAL_BITS[1])
+        return State(
+            a["ranks"].copy(),
+            a["flat_counters"].copy(),
+            np.zeros((2, 1 << bits), np.uint32),
+            a["weights"].astype(np.int64),
+            a["escapes"].astype(np.int64) if known else np.zeros((0, 0), np.int64),
+            np.zeros(symbols, np.int64),
+            np.full(2, _HALF, np.uint32),
+        )
+
+
+class _Coding:
+    """The state of coding one array.
+
+    Arguments:
+        model: The model.
+        labels: The labels that occur, sorted; None to decode them, or if they are the model's.
+        pixels: The size of the array.
+        data: What to decode; None to encode.
+    """
+
+    def __init__(self, model: CausalFlow, labels: list[int] | None, pixels: int, data: bytes | None = None) -> None:
+        self.model, self.pixels = model, pixels
+        self.decoding = data is not None
+        self.coder = np.zeros(CODER_SIZE, np.uint64)
+        self.out = bytearray()
+        self.counters = np.full(64, _HALF, np.uint32)
+        if data is None:
+            self.data = np.zeros(1024, np.uint8)
+            start_encoder(self.coder)
+        else:
+            self.data = np.frombuffer(data, np.uint8).copy()  # writable, as the kernel expects
+            start_decoder(self.coder, self.data)
+        own = () if model.classes is None else model.classes.values
+        self.known = bool(own) and (labels is None or set(labels) <= set(own))
+        self.labels: list[int] = list(own) if self.known else list(labels or ())
+
+    # ---- What comes before the pixels
+
+    def _bit(self, bit: bool, probability: int) -> bool:
+        return bool(code_bit(self.coder, self.data, self.decoding, int(bit), probability))
+
+    def _number(self, value: int = 1) -> int:
+        if not self.decoding and int(self.coder[POSITION]) + 64 > len(self.data):
+            self._drain()
+        return int(code_number(self.coder, self.data, self.decoding, np.uint64(value), self.counters))
+
+    def write_header(self, dtype: "np.dtype[Any]", grid: Grid) -> None:
+        """Encode what is common to all maps of the array."""
+        self._code_header(dtype, grid)
+
+    def read_header(self, dtype: "np.dtype[Any]", size: tuple[int, int]) -> Grid:
+        """Decode what is common to all maps of the array."""
+        return self._code_header(dtype, Grid(size))
+
+    def _code_header(self, dtype: "np.dtype[Any]", grid: Grid) -> Grid:
+        if self._bit(not grid.is_trivial, (1 << PROBABILITY_BITS) - _PLAIN):
+            numbers = [self._number(value + 1) - 1 for value in grid.numbers]
+            if self.decoding:
+                grid = Grid.from_numbers(grid.size, numbers)
+        if self.model.classes is not None:
+            self.known = self._bit(self.known, _KNOWN)
+        if not self.known:
+            self._code_labels(dtype)
+        return grid
+
+    def _code_labels(self, dtype: "np.dtype[Any]") -> None:
+        """Code which labels there are: how many, the first, and the distance of each from the one before."""
+        count = self._number(len(self.labels) or 1)
+        if count > MOST_LABELS:
+            raise InvalidCodeError(f"{count} labels in one array, but {MOST_LABELS} are the most")
+        labels = self.labels if not self.decoding else [0] * count
+        first = labels[0] << 1 if labels[0] >= 0 else -labels[0] * 2 - 1
+        self.counters[:] = _HALF
+        first = (self._number((first >> 1) + 1) - 1) << 1 | int(self._bit(bool(first & 1), 1 << (PROBABILITY_BITS - 1)))
+        labels[0] = first >> 1 if first & 1 == 0 else -(first + 1 >> 1)
+        self.counters[:] = _HALF
+        for i in range(1, count):
+            labels[i] = labels[i - 1] + self._number(labels[i] - labels[i - 1] if not self.decoding else 1)
+        limits = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        if not limits[0] <= labels[0] <= labels[-1] <= limits[1]:
+            raise InvalidCodeError(f"labels from {labels[0]} to {labels[-1]} in an array of {dtype}")
+        self.labels = labels
+
+    # ---- Maps
+
+    @cached_property
+    def state(self) -> State:
+        return self.model.new_state(len(self.labels), self.known, self.pixels)
+
+    @cached_property
+    def classes(self) -> Array:
+        """The model's class of every symbol; of those it does not know, and outside, the last."""
+        unknown = self.model.num_classes
+        own = () if self.model.classes is None else self.model.classes.values
+        place = {label: i for i, label in enumerate(own)}
+        return np.array([place.get(label, unknown) for label in self.labels] + [unknown], np.int64)
+
+    def code_map(
+        self, one: Array, to_symbols: Any = None, values: Array | None = None, trace: Trace = _NO_TRACE
+    ) -> None:
+        """Code one map, some rows at a time: read it if `to_symbols` is given, or write its `values`."""
+        height, width = one.shape
+        ring = new_ring(width)
+        start_map(ring, len(self.labels))
+        step = max(1, _CHUNK // width)
+        for row in range(0, height, step):
+            part = one[row : row + step]
+            if not self.decoding:
+                self._drain(part.size)
+                symbols = to_symbols(part)
+            else:
+                symbols = np.empty(part.shape, np.uint16)
+            some = Trace(*(array[row : row + step] for array in trace))
+            code_rows(
+                symbols, row, height, self.classes, self.model.nets, self.state, ring, self.model.arrays["settings"],
+                self.coder, self.data, self.decoding, some,
+            )  # fmt: skip
+            if values is not None:
+                part[...] = values[symbols]
+
+    def _drain(self, pixels: int = 0) -> None:
+        """Take the bytes that are ready out of the buffer, and make room for some pixels."""
+        done = int(self.coder[POSITION])
+        self.out += self.data[:done].tobytes()
+        self.coder[POSITION] = 0
+        if len(self.data) < pixels * _MOST_BYTES + 1024:
+            self.data = np.zeros(pixels * _MOST_BYTES + 1024, np.uint8)
+
+    def finish(self) -> bytes:
+        """Return the code."""
+        self._drain()
+        length = int(finish(self.coder, self.data))
+        return bytes(self.out + self.data[:length].tobytes()).rstrip(b"\0")
+
+
+_SHAPES: dict[str, tuple[str, tuple[int | str, ...]]] = {
+    "pixels": ("int16", ("pixels", RELATIVE, "first")),
+    "runs": ("int16", (RUNS, NET_RUN_VALUES, "first")),
+    "classes": ("int16", ("shown", "classes", "first")),
+    "rows": ("int16", ("rows", "first")),
+    "bias": ("int16", ("first",)),
+    "second": ("int16", ("first", "second")),
+    "second_bias": ("int32", ("second",)),
+    "third": ("int16", ("second", 8)),
+    "third_bias": ("int32", (8,)),
+    "shifts": ("int8", (3,)),
+    "flat": ("int16", (FLAT_ENTRIES,)),
+    "flat_classes": ("int16", ("classes", "bins")),
+    "flat_counters": ("uint32", (FLAT_BINS,)),
+    "ranks": ("uint32", (DECISIONS * GAPS * NEXT_GAPS,)),
+    "weights": ("int32", (DECISIONS * CONFIDENCE * CONFIDENCE, MIXED)),
+    "escapes": ("uint16", ("known", "known")),
+    "settings": ("int64", (5,)),
+}
+
+
+def _check(arrays: Mapping[str, Array], classes: int) -> None:
+    """Refuse arrays of other names, dtypes or shapes, and nets whose sums could overflow."""
+    if set(arrays) != set(_SHAPES):
+        raise ValueError(f"it has the arrays {sorted(arrays)}, but a model of label maps has {sorted(_SHAPES)}")
+    sizes: dict[str, int] = {"classes": classes + 1, "known": classes}
+    for name, (dtype, wanted) in _SHAPES.items():
+        array = arrays[name]
+        fits = array.ndim == len(wanted) and array.dtype == dtype
+        for want, have in zip(wanted, array.shape, strict=False):
+            fits &= have == (want if isinstance(want, int) else sizes.setdefault(want, have))
+        if not fits:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, but should be {dtype} of {wanted}")
+    if not 10 <= sizes["pixels"] <= 256 or sizes["pixels"] % 2 or sizes["rows"] not in (0, sizes["bins"]):
+        raise ValueError(f"a context of {sizes['pixels']} pixels, {sizes['rows']} and {sizes['bins']} rows")
+    if sizes["shown"] > CANDIDATES or not 1 <= sizes["bins"] <= 256 or not 1 <= sizes["first"] * sizes["second"] <= 1 << 20:
+        raise ValueError(f"sizes that cannot be used: {sizes}")
+    first = np.abs(arrays["bias"].astype(np.int64))
+    for name in ("pixels", "runs", "classes"):
+        first = first + np.abs(arrays[name].astype(np.int64)).max(axis=1, initial=0).sum(axis=0)
+    first = first + np.abs(arrays["rows"].astype(np.int64)).max(axis=0, initial=0)
+    if first.max() >= _INT16:
+        raise ValueError(f"sums of the first layer reach {first.max()}, but 16 bits hold less than {_INT16}")
+    for name in ("second", "third"):
+        most = (255 * np.abs(arrays[name].astype(np.int64))).sum(axis=0) + np.abs(arrays[f"{name}_bias"].astype(np.int64))
+        if most.max() >= _FLOAT24:
+            raise ValueError(f"sums of {name} reach {most.max()}, but only sums below {_FLOAT24} are exact")
+    shifts, settings = arrays["shifts"], arrays["settings"]
+    if shifts.min() < 0 or shifts.max() > 24 or settings.min() < 0 or settings.max() > 1 << 16 or settings[:3].max() > 1023:
+        raise ValueError(f"shifts {shifts.tolist()} or settings {settings.tolist()} out of range")
+    if classes and arrays["escapes"].min() < 1:
+        raise ValueError("an escape that can never occur")
