@@ -1,4 +1,4 @@
-"""How an archive is laid out: its header, its records, its index. docs/format.md says it in words."""
+"""The layout of an archive: its header, its records, its index. docs/format.md specifies it."""
 
 __all__ = [
     "AGAIN",
@@ -12,7 +12,7 @@ __all__ = [
     "KIND",
     "MAGIC",
     "MODEL",
-    "NOTHING",
+    "NO_MODEL",
     "STRIDE",
     "VERSION",
     "Index",
@@ -21,6 +21,7 @@ __all__ = [
     "check_counts",
     "check_model",
     "matches",
+    "thread_count",
     "wrong_model",
 ]
 
@@ -31,7 +32,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ddf.archive.blocks import MOST_SHARED, Kind
-from ddf.archive.flow import IntegerFlow
+from ddf.archive.parallel import usable_cores
+from ddf.archive.protocol import Codec
 from ddf.archive.varint import read_varint, write_varint
 
 MAGIC = b"\x89DDF"
@@ -41,24 +43,24 @@ HEADER_SIZE = 26
 FOOTER_SIZE = 8
 
 BLOCK, KIND, MODEL, INDEX, AGAIN = range(5)  # the types of records; `AGAIN` has no number of its own, see `Record`
-EMBEDDED = 1  # the flag of an archive with its model inside
+EMBEDDED = 1  # the flag of an archive that contains its model
 STRIDE = 16  # the index knows where every 16th block begins
-HEAD = 10  # the head of a record has fewer bytes than that
-_LEAST_BLOCK = 5  # bytes in a file
-NOTHING = bytes(16)  # the fingerprint where there is no model
+HEAD = 10  # the head of a record is shorter than this
+_SMALLEST_BLOCK = 5  # bytes of its record
+NO_MODEL = bytes(16)  # the fingerprint in an archive without a model
 
 
 class WrongModelError(ValueError):
-    """An archive that needs another model than it was given."""
+    """An archive that needs another model than the one passed."""
 
 
 class Record(NamedTuple):
     """A record of an archive.
 
     Arguments:
-        type: Its type. A record with the type of a model is one only right after the header of an archive that has its
-            model inside; anywhere else it is `AGAIN`: no more than a head, that says that a kind applies once more.
-        number: The length of its body; of `AGAIN`, the number of the kind.
+        type: Its type. Type `MODEL` means a model only directly after the header of an archive that contains its model.
+            Anywhere else it is `AGAIN`: a head without a body that sets an earlier kind again.
+        number: The length of its body; for `AGAIN`, the number of the kind.
         body: Its body.
         after: The place in the file after it.
     """
@@ -71,16 +73,16 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Index:
-    """What the end of an archive says of it.
+    """The index at the end of an archive.
 
     Arguments:
-        blocks: How many blocks there are.
-        maps: How many arrays.
-        points: For every 16th block: where it begins, where its kind is (or where it is said that it applies once
-            more), and how many arrays come before it.
-        kinds: Where kinds are and what they say, once more: no damage to one of them is to take its arrays along. (If
-            there is but one block, none.)
-        names: What the arrays are called, "" for those without a name; empty if none has one.
+        blocks: The number of blocks.
+        maps: The number of arrays.
+        points: For every 16th block: where it begins, where the record that sets its kind begins, and how many arrays
+            come before it.
+        kinds: Where kinds are in the file, and a copy of each, so that a damaged kind does not take its arrays along;
+            empty if there is only one block.
+        names: The names of the arrays, "" for those without one; empty if none has one.
     """
 
     blocks: int
@@ -109,18 +111,18 @@ class Index:
 
     @classmethod
     def from_bytes(cls, data: bytes, size: int) -> "Index":
-        """Reads an index of an archive of so many bytes, in which all that it says is said once more."""
+        """Read the index of an archive of `size` bytes, which bounds the size of the index."""
         plain = data[1:]
         if data[:1] == b"\1":
             unpacker = zlib.decompressobj()
             plain = unpacker.decompress(plain, 4 * size + 1024)
             if not unpacker.eof or unpacker.unused_data:
-                raise ValueError("it is longer than what it is about")
+                raise ValueError("it is too long")
         elif data[:1] != b"\0":
-            raise ValueError("it begins with what cannot be")
+            raise ValueError("its first byte is invalid")
         blocks, position = read_varint(plain, 0)
         maps, position = read_varint(plain, position)
-        if blocks * _LEAST_BLOCK > size or maps > blocks * MOST_SHARED:
+        if blocks * _SMALLEST_BLOCK > size or maps > blocks * MOST_SHARED:
             raise ValueError(f"there cannot be {maps} arrays in {blocks} blocks of {size} bytes")
         points: list[tuple[int, int, int]] = []
         last = (0, 0, 0)
@@ -132,9 +134,9 @@ class Index:
             last = (last[0] + steps[0], last[1] + steps[1], last[2] + steps[2])
             points.append(last)
         if any(position >= size or kind_at >= position or number >= maps for position, kind_at, number in points):
-            raise ValueError("it points to what is not there")
+            raise ValueError("it points outside of the archive")
         if points and points[0][2]:
-            raise ValueError("there are arrays before the first")
+            raise ValueError("it has arrays before the first")
         kinds: list[tuple[int, bytes]] = []
         count, position = read_varint(plain, position) if blocks > 1 else (0, position)
         place = 0
@@ -149,29 +151,37 @@ class Index:
         rest = plain[position:].decode()
         names = rest.split("\0") if rest else []
         if names and len(names) != maps:
-            raise ValueError("there are not as many names as arrays")
+            raise ValueError(f"it has {len(names)} names for {maps} arrays")
         return cls(blocks, maps, points, kinds, names)
 
 
 def check_counts(**counts: int) -> None:
-    """Refuses what is no positive integer, with its name."""
+    """Refuse what is not a positive integer."""
     for name, value in counts.items():
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name}={value!r}, but it must be a positive integer")
+            raise ValueError(f"{name}={value!r} is out of range: pass a positive integer")
 
 
-def check_model(model: IntegerFlow | None) -> None:
-    """Refuses what is no model."""
-    if model is not None and not isinstance(model, IntegerFlow):
-        raise TypeError(f"the model must be an IntegerFlow, as IntegerFlow.load(path) reads it, but it is {model!r}")
+def thread_count(threads: int | None) -> int:
+    """Return the number of threads to use: the one passed, or one per core."""
+    if threads is None:
+        return usable_cores()
+    check_counts(threads=threads)
+    return threads
+
+
+def check_model(model: Codec | None) -> None:
+    """Refuse what is not a codec."""
+    if model is not None and not isinstance(model, Codec):
+        raise TypeError(f"{model!r} is not a codec: pass a model that ddf.load(path) returns, other than a float flow")
 
 
 def matches(body: bytes) -> bool:
-    """Whether the body of a record is what its first four bytes, a CRC-32, say."""
+    """Return whether the body of a record matches the CRC-32 in its first four bytes."""
     return len(body) >= 4 and zlib.crc32(body[4:]) == int.from_bytes(body[:4], "little")
 
 
-def wrong_model(needed: bytes, given: IntegerFlow | None) -> str:
-    """What to say where another model is needed."""
-    have = "none was given" if given is None else f"the one given is {given.fingerprint.hex()}"
-    return f"it needs the model {needed.hex()}, but {have}; give it that one (--model FILE, or model=…)"
+def wrong_model(needed: bytes, given: Codec | None) -> str:
+    """Return the message for an archive that needs another model."""
+    have = "none was passed" if given is None else f"the one passed is {given.fingerprint.hex()}"
+    return f"it needs the model {needed.hex()}, but {have}; pass that one (--model FILE, in Python model=)"

@@ -1,4 +1,4 @@
-"""What is left of a damaged archive."""
+"""Recover the intact arrays of a damaged archive."""
 
 __all__ = ["Recovered", "needed_model", "recover"]
 
@@ -10,9 +10,7 @@ from pathlib import Path
 
 from ddf.archive.reader import Archive
 from ddf.archive.blocks import Block, DamagedArchiveError, Kind, Method, number_of
-from ddf.archive.protocol import Array
-from ddf.archive.coding import decode_blocks
-from ddf.archive.flow import IntegerFlow, ModelError
+from ddf.archive.coding import decode_block
 from ddf.archive.layout import (
     AGAIN,
     BLOCK,
@@ -24,7 +22,7 @@ from ddf.archive.layout import (
     KIND,
     MAGIC,
     MODEL,
-    NOTHING,
+    NO_MODEL,
     STRIDE,
     Index,
     Record,
@@ -32,42 +30,43 @@ from ddf.archive.layout import (
     check_model,
     matches,
 )
+from ddf.archive.protocol import Array, Codec
 from ddf.archive.varint import read_varint, write_varint
 
-_MOST_LOST = 4096  # arrays that `recover` gets over at a time
-_MOST_LOST_OTHERS = 16  # the same if kinds have to be tried as well: the more is tried, the less a checksum says
-_MOST_TRIED = 1 << 28  # bytes of arrays that other kinds may ask for, for one block
-_LEAST_TRIED = 1 << 16  # what each counts for at least
+_MOST_LOST = 4096  # consecutive arrays that may be missing
+_MOST_LOST_OTHERS = 16  # the same if other kinds are tried too: the more is tried, the weaker a checksum is
+_MOST_TRIED = 1 << 28  # bytes of arrays to decode for one block, over all kinds that are tried
+_LEAST_TRIED = 1 << 16  # bytes that each kind counts for at least
 _MOST_KINDS = 1 << 14  # in an archive without an index
-_FOREIGN, _BROKEN, _WHOLE = -1, 0, 1 << 60  # how records that follow one another end; see `_Salvage._chain`
+_FOREIGN, _BROKEN, _COMPLETE = -1, 0, 1 << 60  # how a chain of records ends; see `_Salvage._chain`
 
 
 @dataclass
 class Recovered:
-    """What could be read of a damaged archive.
+    """The intact contents of a damaged archive.
 
     Arguments:
-        arrays: The arrays with their names, in order; without a name, their number, in six digits.
-        lost: What was wrong, and where.
+        arrays: The arrays with their names, in order; arrays without a name have their number, in six digits.
+        lost: What is wrong, and where.
     """
 
     arrays: list[tuple[str, Array]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
-def recover(path: str | PathLike[str] | bytes, model: IntegerFlow | None = None) -> Recovered:
-    """Reads whatever can be read of a damaged archive; everything in it is checked.
+def recover(path: str | PathLike[str] | bytes, model: Codec | None = None) -> Recovered:
+    """Read what is intact of a damaged archive; everything returned has been checked.
 
     Arguments:
         path: The file, or its bytes.
-        model: The integer flow it was made with, if the archive does not hold it.
+        model: The codec it was made with, if the archive does not contain it.
     """
     data = bytes(path) if isinstance(path, bytes | bytearray | memoryview) else Path(path).read_bytes()
     return _Salvage(data, model).run()
 
 
 def needed_model(path: str | PathLike[str] | bytes) -> bytes | None:
-    """The fingerprint of the model that an archive needs; None if it holds it, needs none, or does not say."""
+    """Return the fingerprint of the model that an archive needs; None if it contains it or needs none."""
     if isinstance(path, bytes | bytearray | memoryview):
         header = bytes(path[:HEADER_SIZE])
     else:
@@ -77,14 +76,14 @@ def needed_model(path: str | PathLike[str] | bytes) -> bytes | None:
         salvage = _Salvage(header, None)
     except DamagedArchiveError:
         return None
-    given = salvage.embeds_model or salvage.fingerprint == NOTHING
+    given = salvage.embeds_model or salvage.fingerprint == NO_MODEL
     return None if given else salvage.fingerprint
 
 
 class _Salvage(Archive):
-    """An archive that is read from its first byte to its last, whatever its end says."""
+    """An archive that is read from its first byte to its last, with or without its index."""
 
-    def __init__(self, data: bytes, model: IntegerFlow | None) -> None:
+    def __init__(self, data: bytes, model: Codec | None) -> None:
         check_model(model)
         self.name = "the archive"
         self._file = io.BytesIO(data)
@@ -93,13 +92,13 @@ class _Salvage(Archive):
         self.embeds_model = False
         self._model, self._embedded = model, None
         self.found = Recovered()
-        self.number = 0  # of arrays that have come by
+        self.number = 0  # of the next array
         try:
             self.index, self.end = self._read_end()
         except DamagedArchiveError as error:
             self.index = Index(0, -1, [], [], [])
             self.found.lost.append(str(error))
-        self.sure: Kind | None = None  # the kind of the block before, if nothing was said since
+        self.sure: Kind | None = None  # the kind of the block before, unless a record has set one since
         self.chains: dict[int, int] = {}
         self.known = dict(self.index.kinds)
         self.points = {place: (kind_at, number) for place, kind_at, number in self.index.points}
@@ -110,19 +109,19 @@ class _Salvage(Archive):
         except DamagedArchiveError as error:
             if data[:4] != MAGIC and data[-4:] != END:
                 raise
-            no_archive = str(error).endswith("is no ddf archive")
-            self.found.lost.append("the archive does not begin as it should" if no_archive else str(error))
+            no_archive = str(error).endswith("is not a ddf archive")
+            self.found.lost.append("the header of the archive is missing" if no_archive else str(error))
             self.fingerprint, self.embeds_model = self._guess_model()
 
     def _guess_model(self) -> tuple[bytes, bool]:
-        """The fingerprint of the model that an archive without a header needs, and whether it is inside."""
+        """Return the fingerprint of the model that an archive without a header needs, and whether it is embedded."""
         self.embeds_model = True
-        with suppress(DamagedArchiveError, ModelError):
+        with suppress(DamagedArchiveError):
             record = self._record(HEADER_SIZE)
             if record.type == MODEL and matches(record.body):
-                self._embedded = IntegerFlow.from_bytes(record.body[4:])
+                self._embedded = self._load(record.body[4:])
                 return self._embedded.fingerprint, True
-        return (NOTHING if self._model is None else self._model.fingerprint), False
+        return (NO_MODEL if self._model is None else self._model.fingerprint), False
 
     def run(self) -> Recovered:
         position, kind = HEADER_SIZE, None
@@ -131,7 +130,7 @@ class _Salvage(Archive):
             try:
                 record = self._record(position)
                 if record.type in (KIND, AGAIN):
-                    kind, self.sure = self._said(record), None
+                    kind, self.sure = self._kind_in(record), None
                 elif record.type == BLOCK:
                     kind = self.sure = self._keep(kind, record.body)
                 elif not matches(record.body) or (record.type == INDEX and record.after < self.size - FOOTER_SIZE):
@@ -150,7 +149,7 @@ class _Salvage(Archive):
         return self.found
 
     def _kind_by_index(self, position: int, kind: Kind | None) -> Kind | None:
-        """The kind of arrays at a place, if the index says it; it may say as well how many come before."""
+        """Return the kind at a place if the index knows it, and take over the number of arrays before it."""
         if position in self.known:
             return Kind.from_bytes(self.known[position])
         if position in self.points:
@@ -159,30 +158,30 @@ class _Salvage(Archive):
                 return Kind.from_bytes(self.known[kind_at]) if kind_at in self.known else self._kind(kind_at)
         return kind
 
-    def _said(self, record: Record) -> Kind:
+    def _kind_in(self, record: Record) -> Kind:
         if record.type == AGAIN:
             if record.number >= len(self.kinds_seen):
-                raise self._damaged(f"it speaks of a kind of array {record.number} that there is not")
+                raise self._damaged(f"it refers to a kind of array {record.number} that is missing")
             return self.kinds_seen[record.number]
-        kind = super()._said(record)
+        kind = super()._kind_in(record)
         if not self.index.kinds:
             self.kinds_seen.append(kind)
         return kind
 
     def _keep(self, kind: Kind | None, body: bytes) -> Kind:
-        """Takes the arrays of a block over, and says of what kind they were."""
+        """Keep the arrays of a block and return their kind."""
         if kind is None:
             raise self._damaged("a block comes before its kind")
         block, arrays, self.number = self._decoded_block(kind, body, self.number, _MOST_LOST if self.found.lost else 0)
         if block.kind != kind:
-            self.found.lost.append(f"{block.label} is of another kind than is said before it; it was read all the same")
+            self.found.lost.append(f"{block.label} is of another kind than the record before it states; it was read nevertheless")
         for name, array in zip(block.names, arrays, strict=True):
             self.found.arrays.append((name or f"{self.number:06}", array))
             self.number += 1
         return block.kind
 
     def _decoded_block(self, kind: Kind, body: bytes, number: int, slack: int) -> tuple[Block, list[Array], int]:
-        """A block, its arrays and how many come before it: of this kind, or of another one if it is none of this."""
+        """Return a block, its arrays and how many come before it, of this kind or else of any other."""
         first: ValueError | None = None
         work = 0
         others = [] if kind == self.sure else [other for other in reversed(self.kinds_seen) if other != kind]
@@ -193,8 +192,8 @@ class _Salvage(Archive):
             allowed = slack if other == kind else min(slack, _MOST_LOST_OTHERS)
             try:
                 block = Block.from_bytes(other, body, number)
-                model = self.model if other.method == Method.MODEL else None
-                (arrays,) = decode_blocks(model, [block], allowed)
+                model = self.model if other.method == Method.CODEC else None
+                arrays = decode_block(model, block, allowed)
                 found = number_of(block, arrays, allowed)
                 assert found is not None
                 self._check_names(block, found)
@@ -206,25 +205,25 @@ class _Salvage(Archive):
         raise self._damaged(str(first)) from first
 
     def _check_names(self, block: Block, number: int) -> None:
-        """Refuses a block of other names than the index has: it is of an archive within this one."""
+        """Refuse a block whose names are not those in the index: it belongs to an archive within this one."""
         after = number + len(block.names)
         if self.places and (
             after > self.index.maps or (self.index.names and tuple(self.index.names[number:after]) != block.names)
         ):
-            raise self._damaged(f"{block.label} is not what its index says")
+            raise self._damaged(f"{block.label} is not what its index lists")
 
     def _resume(self, damaged: int, kind: Kind | None) -> tuple[int, Kind | None]:
-        """The next place where a record begins that can be read, and the kind of arrays there.
+        """Return the next place where a readable record begins, and the kind of arrays there.
 
-        Where the damage spared the length of the record, that is right after it: then the block there has the very
-        next number. Otherwise it may be anywhere: a place counts if the records from there on lead to the end of the
-        archive and the first of them can be read.
+        If the damage spared the length of the record, that is directly after it, and the block there has the next
+        number. Otherwise it may be anywhere: a place counts if the records from there on lead to the end of the
+        archive and the first of them is readable.
         """
         if damaged in self.known:
             body = self.known[damaged]
             return damaged + len(write_varint(len(body) + 4 << 2 | KIND)) + len(body) + 4, kind
         if self._leads_on(damaged + 1) and self._readable(damaged + 1, kind, self.number, 0):
-            return damaged + 1, kind  # it was the one byte that says that a kind applies again
+            return damaged + 1, kind  # the damage was in the one byte that sets a kind again
         with suppress(ValueError):  # a damaged archive, or a number in it
             record = self._record(damaged)
             count = int(record.type == BLOCK)
@@ -241,7 +240,7 @@ class _Salvage(Archive):
         return self.end, kind
 
     def _readable(self, position: int, kind: Kind | None, number: int, slack: int) -> bool:
-        """Whether there is a record here that is what was written."""
+        """Return whether an intact record begins here."""
         try:
             record = self._record(position)
             if record.type == KIND:
@@ -255,17 +254,17 @@ class _Salvage(Archive):
             if record.type != BLOCK or kind is None:
                 return record.type == INDEX and matches(record.body) and slack > 0
             self._decoded_block(kind, record.body, number, slack)
-        except ValueError:  # of a damaged archive, a wrong model, or a number that is none
+        except ValueError:  # a damaged archive, a wrong model, or an invalid number
             return False
         return True
 
     def _leads_on(self, position: int) -> bool:
-        """Whether records follow one another from here to a place that the index knows; without it, to the end.
+        """Return whether records follow one another from here to a place in the index; without it, to the end.
 
-        Where bytes are missing or too many, the index is wrong about all places after them.
+        If bytes are missing or were inserted, the index is wrong about all places after them.
         """
         chain = self._chain(position)
-        if not self.places or chain >= _WHOLE:
+        if not self.places or chain >= _COMPLETE:
             return chain >= STRIDE
         place = next((place for place in self.places if place >= position), -1)
         while position < place:
@@ -276,16 +275,16 @@ class _Salvage(Archive):
         return position == place
 
     def _chain(self, position: int) -> int:
-        """How many records follow one another from here until one is broken.
+        """Return how many records follow one another from here until one is broken.
 
-        `_WHOLE` and more if they lead to the end of the archive, `_FOREIGN` if they lead to the index of another one,
-        which is an array of this one.
+        `_COMPLETE` or more if they lead to the end of the archive, `_FOREIGN` if they lead to the index of another
+        archive, which is stored in this one.
         """
         walked = []
         while position not in self.chains:
             after, is_index = self._next(position)
             if position == self.end or (is_index and after is not None and after >= self.size - FOOTER_SIZE):
-                self.chains[position] = _WHOLE
+                self.chains[position] = _COMPLETE
             elif after is None:
                 self.chains[position] = _BROKEN
             elif is_index:
@@ -300,13 +299,13 @@ class _Salvage(Archive):
         return length
 
     def _next(self, position: int) -> tuple[int | None, bool]:
-        """The place after what may be a record, None if it is none; and whether it is an index."""
+        """Return the place after what may be a record, or None, and whether it is an index."""
         try:
             number, used = read_varint(self._data[position : position + HEAD], 0)
         except ValueError:
             return None, False
         number, kind = divmod(number, 4)
-        if kind == MODEL:  # a kind once more; without the index, nobody knows how many there are
+        if kind == MODEL:  # a kind again; without the index, their number is unknown
             known = number < (len(self.kinds_seen) if self.places else _MOST_KINDS)
             return (position + used if known else None), False
         after = position + used + number

@@ -1,4 +1,4 @@
-"""Writing archives: as a stream, whole or not at all."""
+"""Write archives as a stream, atomically."""
 
 __all__ = ["ArchiveWriter", "compress"]
 
@@ -15,19 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ddf.archive.reader import Archive
-from ddf.archive.blocks import (
-    MOST_SHARED,
-    MOST_SHARED_BYTES,
-    Block,
-    DamagedArchiveError,
-    Kind,
-    Method,
-)
-from ddf.archive.protocol import Array
+from ddf.archive.blocks import MOST_SHARED, MOST_SHARED_BYTES, Block, DamagedArchiveError, Kind, Method
 from ddf.archive.coding import encode_blocks, kind_of
-from ddf.archive.flow import IntegerFlow
-from ddf.archive.labels import Labels, LabelTables
 from ddf.archive.layout import (
     BLOCK,
     EMBEDDED,
@@ -37,37 +26,35 @@ from ddf.archive.layout import (
     KIND,
     MAGIC,
     MODEL,
-    NOTHING,
+    NO_MODEL,
     STRIDE,
     VERSION,
     Index,
     WrongModelError,
     check_counts,
     check_model,
+    thread_count,
     wrong_model,
 )
-from ddf.archive.parallel import Pool, usual_batch
+from ddf.archive.parallel import Pool
+from ddf.archive.protocol import Array, Codec
+from ddf.archive.reader import Archive
 from ddf.archive.varint import write_varint
 
 
 class ArchiveWriter:
-    """Writes an archive. It appears under its name whole, when it is closed, or not at all.
+    """Writes an archive. The file appears under its name when the writer is closed, and not before.
 
     Arguments:
-        path: The file, or anything that can be written to.
-        model: The integer flow to code with; None for a general compressor alone, or, with `append`, for the one in
-            the archive.
-        embed_model: Whether to put the model into the archive, which is then complete in itself.
-        maps_per_block: How many arrays of one shape share a block at most. Blocks cost a few bytes each and are read
-            whole.
+        path: The file, or an open file to write to.
+        model: The codec; None for a general compressor alone, or, with `append`, for the codec in the archive.
+        embed_model: Whether to store the model in the archive, which can then be read without it.
+        maps_per_block: The largest number of arrays of one shape that share a block. A block costs a few bytes and is
+            decoded as a unit.
         verify: Whether to decode everything before it is written.
-        append: Whether to go on with an archive that is there. It is replaced when this one is closed.
-        overwrite: Whether to replace a file that is there.
-        processes: How many processes code at once. The archive is the same.
-        batch_size: How many arrays of one shape are coded together; None for up to 16, fewer if they are large. The
-            archive is the same.
-        relabel: Whether the model codes labels that it does not know, such as 255 in masks, as those of other classes.
-            They come back as they were. Otherwise a general compressor takes arrays that hold such.
+        append: Whether to add to an existing archive. It is replaced when the writer is closed.
+        overwrite: Whether to replace an existing file.
+        threads: The number of threads that encode; None for one per core. The bytes of the archive do not depend on it.
 
     Examples:
         >>> with ArchiveWriter("maps.ddf", model=None) as archive:
@@ -82,53 +69,47 @@ class ArchiveWriter:
     def __init__(
         self,
         path: str | PathLike[str] | BinaryIO,
-        model: IntegerFlow | None,
+        model: Codec | None,
         embed_model: bool = False,
         maps_per_block: int = 1,
         verify: bool = True,
         append: bool = False,
         overwrite: bool = False,
-        processes: int = 1,
-        batch_size: int | None = None,
-        relabel: bool = True,
+        threads: int | None = None,
     ) -> None:
         check_model(model)
         if append and model is None and isinstance(path, str | PathLike) and Path(path).is_file():
             with Archive(path) as old:
                 model = old.model if old.embeds_model else None
-        check_counts(maps_per_block=maps_per_block, processes=processes)
-        if batch_size is not None:
-            check_counts(batch_size=batch_size)
+        check_counts(maps_per_block=maps_per_block)
+        threads = thread_count(threads)
         if append and overwrite:
-            raise ValueError("append=True adds to a file and overwrite=True replaces it: one or the other")
+            raise ValueError("append=True adds to a file and overwrite=True replaces it: pass one of them")
         if append and not isinstance(path, str | PathLike):
             raise ValueError("append=True needs the path of an archive")
         if not isinstance(path, str | PathLike) and not hasattr(path, "write"):
-            raise TypeError(f"an archive is written to a path or a file that is open, not to {path!r}")
+            raise TypeError(f"an archive is written to a path or an open file, not to {path!r}")
         if embed_model and model is None:
-            raise ValueError("embed_model=True, but there is no model to embed")
+            raise ValueError("embed_model=True needs a model to embed")
         self.model = model
         self.maps_per_block = maps_per_block
         self.verify = verify
-        self.batch_size = batch_size
-        self.bits = 0.0  # what the model's frequencies say of all that was added
-        self.modelled = 0  # how many arrays the model coded, of those that were written
+        self.coded = 0  # the number of arrays that the codec encoded
         self._kind: Kind | None = None
         self._kind_at = 0
-        self._numbers: dict[Kind, int] = {}  # of the kinds that were said so far
+        self._numbers: dict[Kind, int] = {}  # of the kinds written so far
         self._index = Index(0, 0, [], [], [])
         self._blocks = self._maps = 0
-        self._waiting: list[tuple[Labels, Array, str]] = []
+        self._waiting: list[tuple[Array, str]] = []
         self._waiting_kind: Kind | None = None
         self._path: Path | None = None
         self._temporary: Path | None = None
         self._names: set[str] = set()
         self._closed = False
         self._position = 0
-        self._before: os.stat_result | None = None  # the file that is there
+        self._before: os.stat_result | None = None  # the existing file
         self._overwrite = overwrite
-        self._tables = LabelTables(model.classes) if relabel and model is not None else None
-        self._pool = Pool(model, processes)
+        self._pool: Pool[list[Block]] = Pool(threads)
         try:
             if isinstance(path, str | PathLike):
                 self._path = Path(path).resolve()
@@ -146,11 +127,11 @@ class ArchiveWriter:
         if not self._path.parent.is_dir():
             raise FileNotFoundError(f"cannot write {self._path}: there is no folder {self._path.parent}")
         if self._path.is_dir():
-            raise IsADirectoryError(f"{self._path} is a folder, not the file of an archive")
+            raise IsADirectoryError(f"{self._path} is a folder, not a file")
         if append and not self._path.exists():
             append = False
         elif self._path.exists() and not (append or overwrite):
-            raise FileExistsError(f"{self._path} is there already; overwrite=True replaces it, append=True adds to it")
+            raise FileExistsError(f"{self._path} already exists; overwrite=True replaces it, append=True adds to it")
         self._before = self._path.stat() if append else None
         try:
             handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=self._path.parent)
@@ -162,7 +143,7 @@ class ArchiveWriter:
             self._continue(self._path, embed_model)
 
     def _begin(self, embed_model: bool) -> None:
-        fingerprint = NOTHING if self.model is None else self.model.fingerprint
+        fingerprint = NO_MODEL if self.model is None else self.model.fingerprint
         header = MAGIC + bytes([VERSION, EMBEDDED if embed_model else 0]) + fingerprint
         self._put(header + zlib.crc32(header).to_bytes(4, "little"))
         if embed_model:
@@ -171,14 +152,14 @@ class ArchiveWriter:
             self._record(MODEL, zlib.crc32(data).to_bytes(4, "little") + data)
 
     def _continue(self, path: Path, embed_model: bool) -> None:
-        """Takes over what an archive holds, but for its end."""
+        """Copy the records of an archive, without its index."""
         old = Archive(path, model=self.model)
-        if old.fingerprint not in (NOTHING, None if self.model is None else self.model.fingerprint):
+        if old.fingerprint not in (NO_MODEL, None if self.model is None else self.model.fingerprint):
             raise WrongModelError(f"{path}: {wrong_model(old.fingerprint, self.model)}")
-        if old.fingerprint == NOTHING and self.model is not None:
-            raise WrongModelError(f"{path} was made without a model and cannot go on with one")
+        if old.fingerprint == NO_MODEL and self.model is not None:
+            raise WrongModelError(f"{path} was made without a model: append to it without one")
         if embed_model and not old.embeds_model:
-            raise ValueError(f"{path} was made without its model inside, which cannot be put there afterwards")
+            raise ValueError(f"{path} was made without an embedded model, which cannot be added afterwards")
         with path.open("rb") as source:
             left = old.end
             while left:
@@ -195,62 +176,51 @@ class ArchiveWriter:
 
     @property
     def names(self) -> set[str]:
-        """The names of all arrays that have been added, or were there."""
+        """The names of all arrays in the archive."""
         return self._names
 
     def add(self, array: Array, name: str = "") -> None:
-        """Adds an array of integers, 0-d to any number of dimensions.
+        """Add an array of integers.
 
         Arguments:
-            array: It is copied.
-            name: What it is called; all or none of the arrays of a block have names.
+            array: The array, which is copied.
+            name: Its name, if it has one.
         """
         if self._closed:
             raise ValueError("the archive is closed")
         if isinstance(array, np.ma.MaskedArray):
-            raise TypeError("a masked array would lose its mask; fill it first, or add its data and its mask")
+            raise TypeError("a masked array would lose its mask: fill it first, or add its data and its mask")
         array = np.array(array)
         if array.dtype == np.bool_:
-            array = array.view(np.uint8) != 0  # whatever bytes its truths are
+            array = array.view(np.uint8) != 0  # Pillow writes 255 for true
         if not isinstance(name, str):
-            raise TypeError(f"the name of an array is a text, not {name!r}")
+            raise TypeError(f"the name of an array is a string, not {name!r}")
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"the name {name!r} is no text that can be written as UTF-8") from error
+            raise ValueError(f"the name {name!r} cannot be encoded as UTF-8") from error
         if "\0" in name:
-            raise ValueError(f"the name {name!r} contains a zero, which names cannot")
+            raise ValueError(f"the name {name!r} contains a zero character")
         if name in self._names:
-            raise ValueError(f"there is an array called {name!r} already")
-        kind = kind_of(array, self.model, named=bool(name), shared=self.maps_per_block > 1)
+            raise ValueError(f"the archive already holds an array named {name!r}")
+        kind = kind_of(array, named=bool(name), shared=self.maps_per_block > 1)
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         if name:
             self._names.add(name)
-        batch = usual_batch(self.model, array.size) if self.batch_size is None else self.batch_size
-        per_block = self._per_block(kind)
-        most = max(1, batch // per_block) * per_block  # whole blocks, or the batch would have a say in what they hold
-        labels = self._tables.of(array) if self._tables is not None and kind.method == Method.MODEL else ()
-        last = self._waiting[-1][0] if self._waiting else ()
-        other = kind != self._waiting_kind or (kind.shared and labels != last)
-        if self._waiting and (other or len(self._waiting) >= most):
+        if self._waiting and (kind != self._waiting_kind or len(self._waiting) >= self._per_block(kind)):
             self._submit()
         self._waiting_kind = kind
-        self._waiting.append((labels, array, name))
+        self._waiting.append((array, name))
 
     def _per_block(self, kind: Kind) -> int:
         most = max(1, min(MOST_SHARED, MOST_SHARED_BYTES // max(1, kind.size)))
         return min(self.maps_per_block, most)
 
     def _submit(self) -> None:
-        """Has what waits coded, and writes what is ready."""
+        """Start encoding the waiting arrays, and write the blocks that are ready."""
         if self._waiting:
-            assert self._waiting_kind is not None
-            labels, arrays, names = zip(*self._waiting, strict=True)
-            kind = self._waiting_kind
-            size = self._per_block(kind) if kind.shared else len(arrays)
-            for i in range(0, len(arrays), size):
-                some = slice(i, i + size)
-                job = kind, labels[some], arrays[some], names[some], self.verify
-                self._pool.submit(encode_blocks, *job)
+            arrays, names = zip(*self._waiting, strict=True)
+            self._pool.submit(encode_blocks, self.model, self._waiting_kind, arrays, names, self.verify)
             self._waiting = []
         for blocks in self._pool.ready():
             for block in blocks:
@@ -272,8 +242,7 @@ class ArchiveWriter:
         self._blocks += 1
         self._maps += len(block.names)
         self._index.names.extend(block.names)
-        self.bits += block.bits
-        self.modelled += len(block.names) if block.kind.method == Method.MODEL else 0
+        self.coded += len(block.names) if block.kind.method == Method.CODEC else 0
 
     def _record(self, kind: int, body: bytes) -> None:
         self._put(write_varint(len(body) << 2 | kind) + body)
@@ -288,7 +257,7 @@ class ArchiveWriter:
         self._position += len(data)
 
     def close(self) -> None:
-        """Writes what is left and the index, and gives the archive its name."""
+        """Write the remaining arrays and the index, and move the archive to its place."""
         if self._closed:
             return
         try:
@@ -318,7 +287,7 @@ class ArchiveWriter:
         self._pool.close()
 
     def _appear(self) -> None:
-        """Gives the file its name, unless there is one meanwhile that is not to be replaced."""
+        """Move the file to its place, unless another file has appeared there in the meantime."""
         assert self._path is not None
         assert self._temporary is not None
         if self._before is not None:
@@ -329,22 +298,22 @@ class ArchiveWriter:
                 self._before.st_mtime_ns,
             ):
                 raise FileExistsError(
-                    f"{self._path} has been changed by someone else meanwhile: nothing was added to it"
+                    f"{self._path} was changed by another process in the meantime: nothing was added to it"
                 )
         elif not self._overwrite and self._path.exists():
-            raise FileExistsError(f"{self._path} has been made by someone else meanwhile; it was not replaced")
+            raise FileExistsError(f"{self._path} was created by another process in the meantime; it was not replaced")
         self._temporary.replace(self._path)
 
     def abandon(self) -> None:
-        """Gives up: nothing appears under the archive's name."""
+        """Discard the archive: no file appears in its place."""
         self._closed = True
         if self._temporary is not None:
-            with suppress(OSError):  # what is still to be written need not be
+            with suppress(OSError):  # unwritten data is discarded anyway
                 self._file.close()
             with suppress(OSError):
                 self._temporary.unlink()
             self._temporary = None
-        self._pool.close(at_once=True)
+        self._pool.close()
 
     def __enter__(self) -> "ArchiveWriter":
         return self
@@ -358,11 +327,11 @@ class ArchiveWriter:
             self.abandon()
 
 
-def compress(array: Array, model: IntegerFlow | None, embed_model: bool = False, verify: bool = True) -> bytes:
-    """An archive of one array, as bytes.
+def compress(array: Array, model: Codec | None, embed_model: bool = False, verify: bool = True) -> bytes:
+    """Return an archive of one array.
 
     Examples:
-        >>> from ddf.codec import decompress
+        >>> from ddf.archive import decompress
         >>> data = compress(np.arange(5), model=None)
         >>> decompress(data)
         array([0, 1, 2, 3, 4])
