@@ -33,7 +33,9 @@ def kind_of(array: Array, named: bool = True, shared: bool = False) -> Kind:
     if array.dtype.kind not in "iub":
         raise TypeError(f"an archive holds arrays of integers, but this one has dtype {array.dtype}")
     if array.ndim > MOST_DIMENSIONS:
-        raise ValueError(f"an archive holds arrays of up to {MOST_DIMENSIONS} dimensions, but this one has {array.ndim}")
+        raise ValueError(
+            f"an archive holds arrays of up to {MOST_DIMENSIONS} dimensions, but this one has {array.ndim}"
+        )
     if array.nbytes > MOST_BYTES:
         raise ValueError(f"an archive holds arrays of up to {MOST_BYTES} bytes, but this one has {array.nbytes}")
     dtype = DTYPES.index(array.dtype.newbyteorder("<").str)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ddf.archive.reader import Archive
 from ddf.archive.blocks import DamagedArchiveError
 from ddf.archive.protocol import Array
+from ddf.archive.reader import Archive
 from ddf.archive.writer import ArchiveWriter
 from ddf.files import atomic_write
 
@@ -58,7 +58,9 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> list[tuple[str, Path]]:
     names: dict[str, Path] = {}
     for name, path in found:
         if name in names:
-            raise ValueError(f"{names[name]} and {path} would both be named {name!r}; compress the folder that contains both")
+            raise ValueError(
+                f"{names[name]} and {path} would both be named {name!r}; compress the folder that contains both"
+            )
         names[name] = path
     return found
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
-from ddf.archive.reader import Archive
 from ddf.archive.blocks import Block, DamagedArchiveError, Kind, Method, number_of
 from ddf.archive.coding import decode_block
 from ddf.archive.layout import (
@@ -31,6 +30,7 @@ from ddf.archive.layout import (
     matches,
 )
 from ddf.archive.protocol import Array, Codec
+from ddf.archive.reader import Archive
 from ddf.archive.varint import read_varint, write_varint
 
 _MOST_LOST = 4096  # consecutive arrays that may be missing
@@ -174,7 +174,9 @@ class _Salvage(Archive):
             raise self._damaged("a block comes before its kind")
         block, arrays, self.number = self._decoded_block(kind, body, self.number, _MOST_LOST if self.found.lost else 0)
         if block.kind != kind:
-            self.found.lost.append(f"{block.label} is of another kind than the record before it states; it was read nevertheless")
+            self.found.lost.append(
+                f"{block.label} is of another kind than the record before it states; it was read nevertheless"
+            )
         for name, array in zip(block.names, arrays, strict=True):
             self.found.arrays.append((name or f"{self.number:06}", array))
             self.number += 1

@@ -192,7 +192,7 @@ class ArchiveWriter:
             raise TypeError("a masked array would lose its mask: fill it first, or add its data and its mask")
         array = np.array(array)
         if array.dtype == np.bool_:
-            array = array.view(np.uint8) != 0  # Pillow writes 255 for true
+            array = np.asarray(array.view(np.uint8) != 0)  # Pillow writes 255 for true
         if not isinstance(name, str):
             raise TypeError(f"the name of an array is a string, not {name!r}")
         try:

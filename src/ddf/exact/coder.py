@@ -1,6 +1,6 @@
 """The entropy coder: symbols and their integer frequencies in, bytes out, and back."""
 
-__all__ = ["Decoder", "Encoder", "InvalidCodeError", "Prediction"]
+__all__ = ["Decoder", "Encoder", "Prediction"]
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,24 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from ddf.archive.protocol import Array, InvalidCodeError
 from ddf.exact.frequencies import PRECISION
 
-Array = np.ndarray[Any, Any]
-
-_WORD = 32  # the coder writes words of so many bits
+_WORD = 32  # bits that the coder writes at a time
 _STATE = 64
-
-
-class InvalidCodeError(ValueError):
-    """Bytes that no encoder returns."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted of some symbols.
+    """The predicted frequencies of symbols.
 
     Arguments:
-        table: Frequencies (rows, K) of which each is for many symbols.
+        table: Frequencies (rows, K) that symbols share.
         place: The row of the table for each symbol, −1 for those with a row of their own.
         rows: Frequencies (symbols with place −1, K), in order.
     """
@@ -39,7 +34,7 @@ class Prediction:
         return len(self.place)
 
     def costs(self, symbols: Array) -> Array:
-        """The bits that each symbol takes."""
+        """Return the bits that each symbol takes."""
         symbols = symbols.astype(np.int64)
         own = self.place < 0
         taken = np.empty(len(symbols))
@@ -48,7 +43,7 @@ class Prediction:
         return np.asarray(PRECISION - np.log2(taken))
 
     def draw(self, points: Array) -> Array:
-        """The symbols at points 0 … 2^16 − 1, one for each: drawn points give drawn symbols."""
+        """Return the symbols at points 0 … 2^16 − 1: random points give random symbols."""
         own = self.place < 0
         symbols = np.empty(len(self), dtype=np.int64)
         symbols[own] = (self.rows.cumsum(axis=1) <= points[own, None]).sum(axis=1)
@@ -57,13 +52,13 @@ class Prediction:
         return symbols
 
     def groups(self) -> "tuple[Array, list[tuple[slice, Array]]]":
-        """The order in which the symbols are coded, and which of them share frequencies, or have a row each.
+        """Return the order in which the symbols are coded, and which of them share frequencies or have a row each.
 
         First come those of row 0 of the table, then those of row 1 and so on, last those with a row of their own.
         """
         keys = np.where(self.place < 0, len(self.table), self.place)
         if len(self.table) < 256:
-            keys = keys.astype(np.uint8)  # which are sorted in one pass
+            keys = keys.astype(np.uint8)  # NumPy sorts bytes in one pass
         order = np.argsort(keys, kind="stable")
         found = []
         start = 0
@@ -75,10 +70,10 @@ class Prediction:
 
 
 def _weights(frequencies: Array) -> Array:
-    """What the coder's model is made of.
+    """Return the weights of the coder's model.
 
-    It adds 1 of 2^24 to each weight and scales the sum to 2^24: weights of 256 f − 1 make that scale exactly 1. In C
-    order: the library takes rows of other arrays for what they are not, and says nothing.
+    It adds 1 of 2^24 to each weight and scales the sum to 2^24: weights of 256 f − 1 make that scale exactly 1. They
+    are in C order because constriction misreads the rows of other arrays.
     """
     weights = np.multiply(frequencies, 256, dtype=np.float32, order="C", casting="unsafe")
     weights -= 1
@@ -93,7 +88,7 @@ def _shared_model(frequencies: bytes) -> Any:
 
 
 def _model(frequencies: Array) -> tuple[Any, tuple[Array, ...]]:
-    """The coder's model of integer frequencies, and its parameters."""
+    """Return the coder's model of integer frequencies, and its parameters."""
     import constriction
 
     if frequencies.ndim == 1:
@@ -102,7 +97,7 @@ def _model(frequencies: Array) -> tuple[Any, tuple[Array, ...]]:
 
 
 class Encoder:
-    """A range coder: what is put in first comes out first.
+    """A range encoder: the decoder returns symbols in the order in which they were encoded.
 
     Examples:
         >>> frequencies = np.array([[60000, 5536], [5536, 60000]], dtype=np.int32)
@@ -122,9 +117,9 @@ class Encoder:
         self._coder = constriction.stream.queue.RangeEncoder()
 
     def put(self, symbols: Array, prediction: Prediction) -> None:
-        """Codes symbols."""
+        """Encode symbols."""
         if prediction.table.shape[1] == 1:
-            return  # one class: there is nothing to say
+            return  # one class takes no bits
         order, groups = prediction.groups()
         chosen = symbols.astype(np.int32)[order]
         for which, frequencies in groups:
@@ -133,18 +128,18 @@ class Encoder:
 
     @property
     def bits(self) -> float:
-        """What the symbols so far take, without the end of the code."""
+        """The bits of the symbols so far, without the end of the code."""
         count, (_, size) = self._coder.pos()
         return _WORD * count + _STATE - log2(size)
 
     def finish(self) -> bytes:
-        """The code: the shortest bytes that, with zeros after them, lie in the interval that is left."""
+        """Return the shortest bytes that, followed by zeros, lie in the interval that is left."""
         words = np.asarray(self._coder.get_compressed(), dtype=np.uint32)
         if not len(words):
             return b""
         count, (lower, size) = self._coder.pos()
         upper = lower + size
-        carried = lower + (1 << _WORD) - 1 >= 1 << _STATE  # into the words before, already
+        carried = lower + (1 << _WORD) - 1 >= 1 << _STATE  # into the bytes before
         if carried:
             lower = 1 << _STATE
         zeros = _STATE
@@ -158,7 +153,7 @@ class Encoder:
 
 
 class Decoder:
-    """Takes out again what an `Encoder` was given, when told the same predictions in the same order."""
+    """Decodes what an `Encoder` encoded, given the same predictions in the same order."""
 
     def __init__(self, data: bytes) -> None:
         import constriction
@@ -167,7 +162,7 @@ class Decoder:
         self._coder = constriction.stream.queue.RangeDecoder(np.frombuffer(padded, dtype=">u4").astype(np.uint32))
 
     def take(self, prediction: Prediction) -> Array:
-        """The next symbols. Of a damaged code they are any symbols: checksums tell."""
+        """Return the next symbols. Those of a damaged code are arbitrary; a checksum must tell."""
         symbols = np.zeros(len(prediction), dtype=np.int32)
         if prediction.table.shape[1] == 1:
             return symbols
@@ -178,7 +173,7 @@ class Decoder:
             arguments = parameters or (which.stop - which.start,)
             try:
                 chosen[which] = self._coder.decode(model, *arguments)
-            except AssertionError as error:  # what the library raises when it notices
+            except AssertionError as error:  # what constriction raises if it notices
                 raise InvalidCodeError(str(error)) from error
         symbols[order] = chosen
         return symbols

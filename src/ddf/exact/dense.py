@@ -13,11 +13,11 @@ from ddf.nets import DenseNet
 from ddf.nets.densenet import DenseBlock
 
 _PIXELS = {"cpu": 1 << 11, "cuda": 1 << 17}
-"""So many are worked on together: what stays in a CPU's cache, and enough for a GPU."""
+"""Pixels that are processed together: what fits a CPU's cache, and enough to occupy a GPU."""
 
 
 class DensePredictor:
-    """The blocks of the net one after the other, on pixels as rows, each behind the others in one table.
+    """Runs the blocks of a net on a table with a row for each pixel, to which every block appends columns.
 
     Arguments:
         net: A net with exact layers, in evaluation mode.
@@ -35,10 +35,10 @@ class DensePredictor:
         self.classes = torch.arange(net.num_classes, device=self.device, dtype=torch.int16).view(-1, 1)
 
     def logits(self, given: Tensor) -> Tensor:
-        """Integer logits (batch, height, width, K, channels to predict).
+        """Return integer logits (batch, height, width, K, channels to predict).
 
         Arguments:
-            given: Symbols (batch, channels, height, width), int16; K for no class.
+            given: Symbols (batch, channels, height, width), int16.
         """
         _, _, height, width = given.shape
         together = max(1, _PIXELS.get(self.device.type, _PIXELS["cpu"]) // (height * width))

@@ -1,4 +1,4 @@
-"""From a trained flow to an integer flow."""
+"""Export trained flows as integer flows."""
 
 __all__ = ["FINE_TUNING", "export"]
 
@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddf.exact.flow import IntegerFlow, ModelError
-from ddf.exact.quantize import quantize_net
 from ddf.data.dataset import Data, DataSet
 from ddf.data.redrawn import Redrawn
+from ddf.exact.flow import IntegerFlow, ModelError
+from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
 from ddf.layers import Conditional, DenoisingCoupling, SplitPrior
 from ddf.training import TrainingConfig, fit
 
 FINE_TUNING = TrainingConfig(learning_rate=3e-4, max_epochs=3, patience=3, cosine=True, warmup_steps=20)
-"""How nets get used to their rounded arithmetic."""
+"""The default fine-tuning of nets to their rounded arithmetic."""
 
 _CALIBRATION = 64  # samples
 
@@ -34,24 +34,26 @@ def export(
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> IntegerFlow:
-    """Turns a trained flow into an integer flow, which codes the same everywhere.
+    """Turn a trained flow into an integer flow, which codes the same on every machine.
 
-    The size of each activation is calibrated on some of the data. Then the nets are trained on, layer by layer, with
-    the arithmetic they will have: each on exactly what the integer layers before it leave.
+    The range of each activation is calibrated on some of the data. Then the nets are fine-tuned, layer by layer, with
+    integer arithmetic: each on the output of the integer layers before it.
 
     Arguments:
-        flow: A trained flow of split priors and denoising couplings. It is left as it is.
-        data: What it was trained on.
-        validation: To validate on; see `fit`.
-        config: How to train on; None for not at all.
-        run: A directory to keep everything in; see `fit`.
-        device: Where to.
-        progress: Whether to show progress; None for: on a terminal.
+        flow: A trained flow of split priors and denoising couplings. It is not modified.
+        data: The data it was trained on.
+        validation: Validation data; see `fit`.
+        config: How to fine-tune; None for no fine-tuning.
+        run: A run directory; see `fit`.
+        device: The device to train on.
+        progress: Whether to show progress; None to show it on a terminal.
     """
     exact = copy.deepcopy(flow)
     for i, layer in enumerate(exact.layer_list()):
         if isinstance(layer, Conditional) and not isinstance(layer, SplitPrior | DenoisingCoupling):
-            raise ModelError(f"layer {i}: there is no integer form of {type(layer).__name__}")
+            raise ModelError(
+                f"layer {i}: {type(layer).__name__} has no integer form; use a DenoisingCoupling or a SplitPrior"
+            )
     x = _some(data["train"] if isinstance(data, DataSet) else data).to(exact.device)
     with torch.no_grad():
         for layer in exact.layer_list():
@@ -71,7 +73,7 @@ def export(
 
 
 def _some(data: Data) -> Tensor:
-    """Some samples of data."""
+    """Return some samples of data."""
     if isinstance(data, Redrawn):
         stored: Any = data.stored[: min(len(data.stored), _CALIBRATION)]
         return data.draw(torch.as_tensor(stored), torch.Generator().manual_seed(0))

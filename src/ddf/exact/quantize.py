@@ -1,4 +1,4 @@
-"""From a trained net to one whose arithmetic is exact."""
+"""Convert trained nets to nets with exact arithmetic."""
 
 __all__ = ["quantize_net"]
 
@@ -10,33 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from ddf.exact.integer import ACTIVATION_BITS, ONE, ExactAffine, InexactNetError, Scale
-from ddf.nets import MLP, ContextNet, DenseNet, Net
+from ddf.nets import MLP, DenseNet, Net
 
 _PEAK = 0.9  # what the largest activation seen in calibration becomes
 _BITS = 1.4426950408889634  # of a nat
 
 
 def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
-    """A copy of a net whose layers are exact, yet to be fine-tuned.
+    """Return a copy of a net whose layers are exact, to be fine-tuned.
 
     Arguments:
         net: A trained net.
-        given: Batches of symbols such as it will be given, to see how large its activations become.
+        given: Batches of typical symbols, to measure how large its activations become.
     """
     handlers: dict[type[Net], Callable[[Net, Iterable[Tensor]], Net]] = {
-        ContextNet: _quantize_stack,
         MLP: _quantize_stack,
         DenseNet: _quantize_dense,
     }
     if type(net) not in handlers or getattr(net, "activation", "relu") != "relu":
-        raise InexactNetError(
-            f"there is no integer form of {net}; there is one of ContextNet, DenseNet, and MLP with ReLU"
-        )
+        raise InexactNetError(f"{net} has no integer form: use a DenseNet, or an MLP with ReLU")
     return handlers[type(net)](net, given)
 
 
 def _peaks(net: Net, modules: list[nn.Linear | nn.Conv2d], given: Iterable[Tensor]) -> list[Tensor]:
-    """The largest output of each channel of each module, as it goes through the ReLU after it."""
+    """Return the largest output of each channel of each module."""
     peaks: dict[int, Tensor] = {}
 
     def watch(number: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
@@ -61,8 +58,8 @@ def _peaks(net: Net, modules: list[nn.Linear | nn.Conv2d], given: Iterable[Tenso
 
 
 def _quantize_stack(net: Net, given: Iterable[Tensor]) -> Net:
-    """Linear layers in a row, the first of them on one-hot vectors."""
-    assert isinstance(net, MLP | ContextNet)
+    """Convert a stack of linear layers, the first of which takes one-hot vectors."""
+    assert isinstance(net, MLP)
     linear = [layer for layer in net.stack if isinstance(layer, nn.Linear)]
     peaks = _peaks(net, list(linear[:-1]), given)
     exact = copy.deepcopy(net)
@@ -72,24 +69,17 @@ def _quantize_stack(net: Net, given: Iterable[Tensor]) -> Net:
         last = i == len(linear) - 1
         outgoing = torch.full((1,), 1 / _BITS) if last else peaks[i].cpu() / _PEAK
         weight = layer.weight.detach().cpu() * incoming / outgoing.view(-1, 1)
-        terms = None
-        if i == 0:
-            terms = len(net.offsets) if isinstance(net, ContextNet) else net.in_channels
+        terms = net.in_channels if i == 0 else None
         exact.stack.append(
             ExactAffine(weight, layer.bias.detach().cpu() / outgoing, 0 if i == 0 else ACTIVATION_BITS, last, terms)
         )
         incoming = outgoing
     exact.stack.append(Scale(1 / _BITS))
-    if isinstance(exact, ContextNet):
-        flat = exact.flat
-        assert isinstance(flat, nn.Linear)
-        table = ExactAffine(flat.weight.detach().cpu() * _BITS, flat.bias.detach().cpu() * _BITS, 0, True, terms=1)
-        exact.flat = nn.Sequential(table, Scale(1 / _BITS))  # type: ignore[assignment]
     return exact.to(next(net.parameters()).device)
 
 
 def _quantize_dense(net: Net, given: Iterable[Tensor]) -> Net:
-    """Blocks of two convolutions whose outputs are appended to their inputs."""
+    """Convert blocks of two convolutions whose outputs are appended to their inputs."""
     assert isinstance(net, DenseNet)
     modules: list[Any] = [module for block in list(net.stack)[:-1] for module in (block.mix, block.grow)]
     peaks = [peak.cpu() / _PEAK for peak in _peaks(net, modules, given)]
