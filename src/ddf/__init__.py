@@ -50,7 +50,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddf import analysis, architectures, archive, data, exact, labelmaps, spec
-    from ddf.archive import Archive, ArchiveWriter, compress, decompress, recover
+    from ddf.archive import Archive, ArchiveWriter, compress, decompress
+    from ddf.archive.recover import recover
     from ddf.checkpoint import save
     from ddf.exact import IntegerFlow, export
     from ddf.flow import Flow, Latents
