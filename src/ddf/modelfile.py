@@ -181,12 +181,6 @@ def unpack(data: bytes, name: str) -> tuple[dict[str, Entry], dict[str, Any]]:
         name: What to call it in errors.
     """
     header, entries = _parse(data, name)
-    if type(header.get("format")) is not int or header["format"] < 1:
-        raise DamagedFileError(f"{name} is a safetensors file that ddf did not write")
-    if header["format"] > FORMAT:
-        raise DamagedFileError(
-            f"{name} has format {header['format']}, but this version of ddf reads up to {FORMAT}: install a newer one"
-        )
     if header.pop("sha256", None) != _digest(header, entries):
         raise DamagedFileError(f"{name} is damaged: its contents do not match their checksum")
     del header["format"]
@@ -226,8 +220,12 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
         raise DamagedFileError(
             f"{name} is not a model file, or it is damaged (not a complete safetensors file: {error})"
         ) from error
-    if not isinstance(header, dict):
+    if not isinstance(header, dict) or type(header.get("format")) is not int or header["format"] < 1:
         raise DamagedFileError(f"{name} is a safetensors file that ddf did not write")
+    if header["format"] > FORMAT:
+        raise DamagedFileError(
+            f"{name} has format {header['format']}, but this version of ddf reads up to {FORMAT}: install a newer one"
+        )
     return header, entries
 
 

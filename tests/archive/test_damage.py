@@ -9,20 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddf.codec import (
-    Archive,
-    ArchiveWriter,
-    DamagedArchiveError,
-    IntegerFlow,
-    WrongModelError,
-    recover,
-)
-from ddf.codec.layout import BLOCK, END, INDEX, KIND, MAGIC, MODEL
-from ddf.codec.varint import write_varint
-from tests.zoo import assorted_arrays, draw_maps, write_archive
+from ddf.archive import Archive, ArchiveWriter, Codec, DamagedArchiveError, WrongModelError, recover
+from ddf.archive.blocks import Method
+from ddf.archive.layout import BLOCK, END, INDEX, KIND, MAGIC, MODEL
+from ddf.archive.varint import write_varint
+from ddf.exact import IntegerFlow
+from tests.zoo import assorted_arrays, draw_maps, noise_maps, write_archive
 
 
-def check_damaged(data: bytes, model: IntegerFlow, want: dict[str, np.ndarray]) -> None:
+def check_damaged(data: bytes, model: Codec, want: dict[str, np.ndarray]) -> None:
     """Right data or a clear error, and never anything else."""
     try:
         archive = Archive(data, model)
@@ -32,12 +27,11 @@ def check_damaged(data: bytes, model: IntegerFlow, want: dict[str, np.ndarray]) 
         pass
 
 
-def test_every_changed_byte_and_every_cut_is_noticed(tmp_path: Path, model: IntegerFlow) -> None:
-    arrays = [*draw_maps(3, (12, 11), 4), np.arange(4)]
-    arrays.append(np.where(draw_maps(1, (24, 23), 4, seed=1)[0] == 3, -7, 1).astype(np.int16))
+def test_every_changed_byte_and_every_cut_is_noticed(tmp_path: Path, model: Codec) -> None:
+    arrays = [*noise_maps(3, (12, 11)), np.arange(4), np.zeros((3, 50), np.int16)]
     want = {f"map {i}": array for i, array in enumerate(arrays)}
     data = write_archive(tmp_path / "a.ddf", model, arrays)
-    assert any(block.kind.labels for block in Archive(data, model).blocks())
+    assert {block.kind.method for block in Archive(data, model).blocks()} >= {Method.CODEC, Method.LZMA}
     generator = np.random.default_rng(0)
     for i in range(len(data)):
         for change in (1, 128, int(generator.integers(1, 256))):
@@ -73,8 +67,11 @@ def test_no_array_passes_for_another() -> None:
             assert (len(found.arrays) == 6) or found.lost
 
 
-def test_recovery_without_header_or_model(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
-    data = bytearray(write_archive(tmp_path / "a.ddf", model, [*maps[:3], np.arange(4)], embed_model=True))
+def test_recovery_without_header_or_model(
+    tmp_path: Path, model: Codec, flow: IntegerFlow, maps: list[np.ndarray]
+) -> None:
+    arrays = [*draw_maps(3, (8, 6), 3), np.arange(4)]
+    data = bytearray(write_archive(tmp_path / "a.ddf", flow, arrays, embed_model=True))
     data[8] ^= 1
     found = recover(bytes(data))
     assert len(found.arrays) == 4
@@ -100,7 +97,7 @@ def test_a_shared_block_without_contents_is_no_obstacle(tmp_path: Path) -> None:
     assert found.lost
 
 
-def test_random_damage(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+def test_random_damage(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     arrays = [*maps, *assorted_arrays()]
     want = {f"map {i}": array for i, array in enumerate(arrays)}
     for options in ({}, {"maps_per_block": 5}):
@@ -124,7 +121,7 @@ def test_random_damage(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray
 
 @pytest.mark.parametrize("options", [{}, {"maps_per_block": 2}])
 def test_one_damaged_map_does_not_take_the_others_along(
-    tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray], options: dict[str, int]
+    tmp_path: Path, model: Codec, maps: list[np.ndarray], options: dict[str, int]
 ) -> None:
     arrays = [array[: 20 + i // 2 % 3] for i, array in enumerate(maps)]
     want = {f"map {i}": array for i, array in enumerate(arrays)}
@@ -143,7 +140,7 @@ def test_one_damaged_map_does_not_take_the_others_along(
             assert np.array_equal(array, want[name])
 
 
-def test_a_damaged_word_on_a_kind_costs_nothing(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+def test_a_damaged_word_on_a_kind_costs_nothing(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     """Where a kind applies once more, a byte says which: whatever becomes of it, all arrays are saved."""
     arrays = [array[: 20 + i % 2] for i, array in enumerate(maps)]
     data = write_archive(tmp_path / "a.ddf", model, arrays)
@@ -205,7 +202,7 @@ def test_missing_bytes_and_additional_ones(tmp_path: Path) -> None:
             assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
 
 
-def test_a_cut_archive_gives_back_what_is_whole(tmp_path: Path, model: IntegerFlow, maps: list[np.ndarray]) -> None:
+def test_a_cut_archive_gives_back_what_is_whole(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     data = write_archive(tmp_path / "a.ddf", model, maps)
     found = recover(data[: len(data) // 2], model)
     assert 5 < len(found.arrays) < 15
@@ -215,7 +212,7 @@ def test_a_cut_archive_gives_back_what_is_whole(tmp_path: Path, model: IntegerFl
 
 def test_no_archive_at_all(tmp_path: Path) -> None:
     for data in (b"", b"PK", b"\x89PNG\r\n\x1a\n" + bytes(100)):
-        with pytest.raises(DamagedArchiveError, match="is no ddf archive"):
+        with pytest.raises(DamagedArchiveError, match="is not a ddf archive"):
             Archive(data)
         with pytest.raises(DamagedArchiveError):
             recover(data)
@@ -269,21 +266,13 @@ def test_right_checksums_around_what_cannot_be(data: bytes) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
-def test_labels_for_classes_that_there_are_not(model: IntegerFlow) -> None:
-    for labels in ([1, model.num_classes, 2], [1, 0, 6]):  # no such class; 3, which is another class's
-        data = crafted(bytes([18, U8, 2, 8, 8, *labels]), bytes(9), model=model.fingerprint)
-        with pytest.raises(DamagedArchiveError, match="labels of an array cannot be"):
-            list(Archive(data, model))
-
-
-def test_a_map_that_fits_no_memory(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = write_varint(1 << 20)
+def test_a_map_that_does_not_fit_into_memory(model: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = write_varint(1 << 19)
     data = crafted(bytes([2, U8, 2]) + side + side, model=model.fingerprint)
 
-    def empty(*args: object, **kwargs: object) -> None:
+    def decode(*arguments: object) -> None:
         raise MemoryError
 
-    archive = Archive(data, model)
-    monkeypatch.setattr(np, "empty", empty)
-    with pytest.raises(DamagedArchiveError, match="fits no memory"):
-        archive[0]
+    monkeypatch.setattr(type(model), "decode", decode)
+    with pytest.raises(DamagedArchiveError, match="does not fit into memory"):
+        Archive(data, model)[0]

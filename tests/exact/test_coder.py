@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ddf.codec.coder import Decoder, Encoder, Prediction
-from ddf.codec.frequencies import frequencies
-from ddf.codec.varint import read_varint, write_varint
+from ddf.archive.varint import read_varint, write_varint
+from ddf.exact.coder import Decoder, Encoder, Prediction
+from ddf.exact.frequencies import frequencies
 from tests import reference_decoder
 
 
