@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ddf.codec import Archive, ArchiveWriter, FileReader, IntegerFlow, pretrained
 from PIL import Image
 
+from ddf.codec import Archive, ArchiveWriter, FileReader, IntegerFlow, pretrained
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 from ddf.spec import FlowSpec
 
