@@ -206,8 +206,8 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
         values = view[8 + size :]
         entries: dict[str, Entry] = {}
         end = 0
-        for key, said in sorted(table.items(), key=lambda item: item[1]["data_offsets"]):
-            dtype, shape, (first, last) = said["dtype"], tuple(said["shape"]), said["data_offsets"]
+        for key, entry in sorted(table.items(), key=lambda item: item[1]["data_offsets"]):
+            dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
             if dtype not in _SIZES or not all(type(side) is int and side >= 0 for side in shape):
                 raise ValueError(f"{key} has the dtype {dtype} and the shape {shape}")
             if first != end or last - first != prod(shape) * _SIZES[dtype] or last > len(values):

@@ -1,4 +1,4 @@
-"""Damaged archives: the right data or a clear error, and what is whole is saved."""
+"""Damaged archives: the right data or a clear error, and intact arrays are recovered."""
 
 import contextlib
 import io
@@ -126,9 +126,9 @@ def test_one_damaged_map_does_not_take_the_others_along(
     arrays = [array[: 20 + i // 2 % 3] for i, array in enumerate(maps)]
     want = {f"map {i}": array for i, array in enumerate(arrays)}
     data = write_archive(tmp_path / "a.ddf", model, arrays, **options)
-    whole = recover(data, model)
-    assert not whole.lost
-    assert len(whole.arrays) == len(arrays)
+    intact = recover(data, model)
+    assert not intact.lost
+    assert len(intact.arrays) == len(arrays)
     generator = np.random.default_rng(2)
     for i in generator.choice(len(data), 40, replace=False):
         damaged = bytearray(data)
@@ -140,8 +140,8 @@ def test_one_damaged_map_does_not_take_the_others_along(
             assert np.array_equal(array, want[name])
 
 
-def test_a_damaged_word_on_a_kind_costs_nothing(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
-    """Where a kind applies once more, a byte says which: whatever becomes of it, all arrays are saved."""
+def test_a_damaged_kind_byte_costs_nothing(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
+    """One byte sets an earlier kind again: if it is damaged, all arrays are recovered nevertheless."""
     arrays = [array[: 20 + i % 2] for i, array in enumerate(maps)]
     data = write_archive(tmp_path / "a.ddf", model, arrays)
     _, again, _ = Archive(data, model).index.points[1]
@@ -156,7 +156,7 @@ def test_a_damaged_word_on_a_kind_costs_nothing(tmp_path: Path, model: Codec, ma
             assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
 
 
-def test_a_damaged_word_on_a_kind_among_many(tmp_path: Path) -> None:
+def test_a_damaged_kind_byte_among_many(tmp_path: Path) -> None:
     arrays = [np.full((1 + i % 20, 1 + i // 20), i % 7, np.uint8) for i in range(300)]
     arrays += [np.full((1, 1), i, np.uint8) for i in range(12)]
     data = write_archive(tmp_path / "a.ddf", None, arrays)
@@ -202,7 +202,7 @@ def test_missing_bytes_and_additional_ones(tmp_path: Path) -> None:
             assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.arrays)
 
 
-def test_a_cut_archive_gives_back_what_is_whole(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
+def test_intact_arrays_of_a_cut_archive_are_recovered(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     data = write_archive(tmp_path / "a.ddf", model, maps)
     found = recover(data[: len(data) // 2], model)
     assert 5 < len(found.arrays) < 15

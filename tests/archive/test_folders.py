@@ -1,4 +1,4 @@
-"""Files in archives come back as they were, and nothing about them is lost unsaid."""
+"""Files in archives come back as they were, and what is not kept is reported."""
 
 import io
 import os
@@ -52,7 +52,7 @@ def saved_of(data: bytes, model: Codec) -> FileReader:
 
 
 def right_and_unknown(reader: FileReader, folder: Path) -> tuple[int, int]:
-    """How many files come back as they were, and of how many it is said that nobody knows."""
+    """How many files come back as they were, and how many are reported as unknown."""
     right = unknown = 0
     for name in reader.names:
         if reader.file_name(name) != name:

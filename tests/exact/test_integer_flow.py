@@ -153,7 +153,7 @@ def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
     assert middle.tap_bound() < 1 << 24 < middle.bound()
     assert middle.weight.dtype == torch.float32
     assert middle.is_exact()
-    with pytest.raises(InexactNetError, match="fit no accumulator"):
+    with pytest.raises(InexactNetError, match="do not fit into a double"):
         ExactAffine(torch.ones(1, 4), torch.full((1,), 1e30), input_bits=7).eval()
 
 

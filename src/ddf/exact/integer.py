@@ -90,7 +90,7 @@ class ExactAffine(nn.Module):
         self._may_use_bytes = True
 
     def train(self, mode: bool = True) -> "ExactAffine":
-        """In evaluation mode the numbers are fixed, in training mode they may move."""
+        """Set the mode: in evaluation mode the integers are fixed, in training mode they are not."""
         super().train(mode)
         if mode:
             self.fixed = self._integers = self._bytes = None
@@ -107,14 +107,14 @@ class ExactAffine(nn.Module):
         return self
 
     def integers(self) -> tuple[Tensor, Tensor]:
-        """Weights and biases as the integers that they stand for, in their own dtype; gradients pass."""
+        """Return weights and biases as integers, in their own dtype; gradients pass."""
         scale = _power_of_two(self.shift, self.weight.dtype)
         weight = _rounded(self.weight * scale.view(-1, *[1] * (self.weight.ndim - 1))).clamp(-self.limit, self.limit)
         return weight, _rounded(self.bias * scale * 2.0**self.input_bits)
 
     @torch.no_grad()
     def bound(self) -> int:
-        """The largest absolute value that any partial sum can have, in units of its last place."""
+        """Return the largest absolute value that any partial sum can have, in units of its last place."""
         weight, bias = self._wide_integers()
         sizes = weight.abs().flatten(1)
         if self.terms is not None:
@@ -125,12 +125,12 @@ class ExactAffine(nn.Module):
         return int(rounded.max())
 
     def _down(self) -> Tensor:
-        """By how many bits sums are moved down; to round them, half of the last bit that stays is added before."""
+        """Return by how many bits sums are shifted down after adding half of the last bit that stays."""
         return self.shift + self.input_bits - (_LOGIT_BITS if self.reads_out else ACTIVATION_BITS)
 
     @torch.no_grad()
     def tap_bound(self) -> int:
-        """The same for the sum over the inputs at one place, which a convolution computes as one product."""
+        """Return the bound of the sum over the inputs at one place, which a convolution computes as one product."""
         weight, _ = self._wide_integers()
         return int(weight.abs().sum(dim=1).max()) << self.input_bits
 
@@ -140,14 +140,16 @@ class ExactAffine(nn.Module):
 
     @torch.no_grad()
     def fix(self, weight: Tensor, bias: Tensor, shift: Tensor) -> None:
-        """Takes integers, for good, and the floating-point formats that carry all sums of them exactly."""
+        """Fix the integers, and choose the floating-point formats that carry all their sums exactly."""
         self.shift.copy_(shift)
         scale = _power_of_two(-self.shift, torch.float64)
         self.weight.copy_(weight * scale.view(-1, *[1] * (weight.ndim - 1)))
         self.bias.copy_(bias * scale * 2.0**-self.input_bits)
         self._bound = self.bound()
         if self._bound >= 1 << 53:
-            raise InexactNetError(f"sums of up to {self._bound} fit no accumulator; were its weights trained?")
+            raise InexactNetError(
+                f"sums of up to {self._bound} do not fit into a double: the net has to be trained with smaller weights"
+            )
         self._sums = torch.float64 if self._bound >= 1 << 24 else torch.float32
         # The products of a convolution may be narrower than what adds them up.
         narrow = weight.ndim == 4 and self.tap_bound() < 1 << 24
@@ -156,13 +158,13 @@ class ExactAffine(nn.Module):
 
     @torch.no_grad()
     def _prepare(self) -> None:
-        """Lays out the integers as they are needed on this device."""
+        """Lay out the integers as this device needs them."""
         weight, bias = self.fixed = self.integers()
         taps = weight.permute(2, 3, 0, 1).flatten(0, 2) if weight.ndim == 4 else weight
         down = self._down()
         sums = torch.promote_types(self._sums, weight.dtype)
         scale = _power_of_two(-down, sums)
-        # Wide weights are for doubles: what users may say of the precision of single ones has no say there.
+        # Wide weights are doubles, which TF32 and the like do not affect.
         self._integers = _Integers(taps.double() if self.limit > _WEIGHT else taps, bias * scale + 0.5, scale)
         self._bytes = None
         if self._may_use_bytes and self._fits_bytes and bytes_are_exact(weight.device):
@@ -179,17 +181,17 @@ class ExactAffine(nn.Module):
         return self.limit <= _WEIGHT and self.input_bits <= ACTIVATION_BITS and self._bound < 1 << 31
 
     def use_no_bytes(self) -> None:
-        """Has floating point carry the integers from now on."""
+        """Use floating point instead of products of bytes from now on."""
         self._may_use_bytes = False
         self._prepare()
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which integers are best given to `run`."""
+        """The fastest dtype of the integers passed to `run`."""
         return self.weight.dtype if self._bytes is None else torch.int8
 
     def is_exact(self) -> bool:
-        """Whether this device gives what 64-bit integers give, on a few probes."""
+        """Return whether this device agrees with 64-bit integers on a few probes."""
         assert self.fixed is not None
         weight, bias = (part.cpu().to(torch.int64) for part in self.fixed)
         generator = torch.Generator().manual_seed(0)
@@ -227,7 +229,7 @@ class ExactAffine(nn.Module):
         return result.movedim(-1, 1) if self.weight.ndim == 4 else result
 
     def run(self, x: Tensor) -> Tensor:
-        """What comes of integers, in integers: activations 0 … 127, or logits in units of 1/256 bit.
+        """Apply the map to integers and return integers: activations 0 … 127, or logits in units of 1/256 bit.
 
         Arguments:
             x: (…, in); for a convolution (batch, height, width, in). Integers, in any dtype.
@@ -251,14 +253,14 @@ class ExactAffine(nn.Module):
         return self.settle_integers(add_taps(products, kernel, scale.dtype))
 
     def settle_integers(self, sums: Tensor) -> Tensor:
-        """Sums of products (…, out), in floating point → activations 0 … 127, or logits."""
+        """Turn sums of products (…, out), in floating point, into activations 0 … 127 or logits."""
         assert self._integers is not None
         _, offset, scale = self._integers
         result = torch.addcmul(offset, sums, scale).floor_()
         return result if self.reads_out else result.clamp_(0, _STEPS - 1)
 
     def _settle_bytes(self, sums: Tensor, used: _Bytes) -> Tensor:
-        """The same for sums in 32-bit integers, of which it makes what it likes."""
+        """Do the same to sums in 32-bit integers, in place."""
         sums.add_(used.offset)
         if used.up is not None:
             sums.bitwise_left_shift_(used.up)
@@ -266,7 +268,7 @@ class ExactAffine(nn.Module):
         return sums if self.reads_out else sums.clamp_(0, _STEPS - 1).to(torch.int8)
 
     def _settle(self, sums: Tensor, bias: Tensor) -> Tensor:
-        """Adds the bias, shifts, rounds and clips: sums of integers → activations or logits; gradients pass."""
+        """Turn sums of integers into activations or logits: add the bias, shift, round, clip; gradients pass."""
         shape = (1, -1, *[1] * (sums.ndim - 2)) if self.weight.ndim == 4 else (-1,)
         unit = _power_of_two(-(self.shift + self.input_bits), sums.dtype)
         result = (sums + bias.view(shape)) * unit.view(shape)
@@ -295,15 +297,15 @@ class Scale(nn.Module):
 
 
 def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """2^exponent, to the bit: the powers of the libraries may be off by a unit in the last place."""
+    """Return 2^exponent exactly; the powers of libraries may be off by a unit in the last place."""
     return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64).to(dtype)
 
 
 def _integer_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Rows (…, in) times weights (out, in), in 64-bit integers: NumPy's, since PyTorch's are slower by far."""
+    """Multiply rows (…, in) by weights (out, in), in 64-bit integers, with NumPy, which is much faster at this than PyTorch."""
     return torch.from_numpy(rows.numpy() @ weight.T.numpy())
 
 
 def _rounded(x: Tensor) -> Tensor:
-    """To the nearest integer, halves up; gradients pass."""
+    """Round to the nearest integer, halves up; gradients pass."""
     return x + ((x + 0.5).floor() - x).detach()
