@@ -302,7 +302,7 @@ def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _integer_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply rows (…, in) by weights (out, in), in 64-bit integers, with NumPy, which is much faster at this than PyTorch."""
+    """Multiply rows (…, in) by weights (out, in) in 64-bit integers; NumPy is much faster at this than PyTorch."""
     return torch.from_numpy(rows.numpy() @ weight.T.numpy())
 
 
