@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ddf.codec import Archive, ArchiveWriter, IntegerFlow, compress, decompress
+from ddf.archive import Archive, ArchiveWriter, Codec, compress, decompress
+from ddf.modelfile import load
 from ddf.peers import peers
 
 Array = np.ndarray[Any, Any]
@@ -44,8 +45,6 @@ def main() -> None:
     parser.add_argument("--train", type=Path)
     parser.add_argument("--block", type=int, default=500, help="maps that share a block")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="of ddf only the sizes of archives")
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument(
@@ -86,7 +85,8 @@ def main() -> None:
 
 
 def ours(path: Path, maps: list[Array], pixels: int, options: argparse.Namespace) -> None:
-    model = IntegerFlow.load(path).to(options.device)
+    model = load(path)
+    assert isinstance(model, Codec)
     single = encode = decode = None
     if not options.quick:
         compress(maps[0], model)  # what is done once is not timed
@@ -99,26 +99,18 @@ def ours(path: Path, maps: list[Array], pixels: int, options: argparse.Namespace
         assert all(np.array_equal(one, two) for one, two in zip(back, maps, strict=True))
         single = 8 * sum(map(len, files)) / pixels
     sizes = {}
-    notes = []
     for per_block in (1, options.block):
         buffer = io.BytesIO()
-        writer = ArchiveWriter(buffer, model, maps_per_block=per_block, batch_size=options.batch, verify=False)
+        writer = ArchiveWriter(buffer, model, maps_per_block=per_block, verify=False, threads=options.threads)
         for part in maps:
             writer.add(part)
         writer.close()
         data = buffer.getvalue()
         if not options.quick:
-            decoded = Archive(data, model).items(options.batch)
+            decoded = Archive(data, model).items(options.threads)
             assert all(np.array_equal(one, two) for (_, one), two in zip(decoded, maps, strict=True))
         sizes[per_block] = 8 * len(data) / pixels
-        blocks = -(-len(maps) // per_block)
-        above = len(data) - writer.bits / 8
-        notes.append(
-            f"{per_block} to a block: {len(data)} bytes, the model's own bits {writer.bits / pixels:.5f} per pixel, "
-            f"{above / blocks:.2f} bytes above them for each block ({above * 8 / writer.bits:+.2%})"
-        )
     line(f"ddf, {path.stem}", single, sizes[1], sizes[options.block], encode, decode)
-    print(*(f"({note})" for note in notes), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

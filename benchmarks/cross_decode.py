@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ddf.codec import Archive, ArchiveWriter, IntegerFlow
+from ddf.archive import Archive, ArchiveWriter
+from ddf.exact import IntegerFlow
 
 
 def main() -> None:
@@ -27,21 +28,20 @@ def main() -> None:
     parser.add_argument("--archive", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--block", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     maps = np.load(options.maps)
     model = IntegerFlow.load(options.model).to(options.device)
     start = time.perf_counter()
     wrong = 0
     if options.action == "make":
-        settings = {"maps_per_block": options.block, "batch_size": options.batch, "processes": options.processes}
+        settings = {"maps_per_block": options.block, "threads": options.threads}
         with ArchiveWriter(options.archive, model, verify=False, overwrite=True, **settings) as archive:
             for part in maps:
                 archive.add(part)
         result = f"{len(maps)} maps, {options.archive.stat().st_size} bytes"
     else:
-        decoded = Archive(options.archive, model).items(options.batch, options.processes)
+        decoded = Archive(options.archive, model).items(options.threads)
         for part, (_, array) in zip(maps, decoded, strict=True):
             wrong += not (np.array_equal(array, part) and array.dtype == part.dtype)
         result = f"{len(maps)} maps, {wrong} wrong"
@@ -50,7 +50,7 @@ def main() -> None:
     digest = hashlib.sha256(options.archive.read_bytes()).hexdigest()[:16]
     print(
         f"{options.action} {options.archive.name} on {where}, torch {torch.__version__}, "
-        f"{options.processes} processes: {result}, "
+        f"{options.threads} threads: {result}, "
         f"sha256 {digest}, {seconds:.1f} s, {maps.size / seconds / 1e6:.2f} Mpixel/s",
         flush=True,
     )

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddf.codec import Archive, ArchiveWriter, DamagedArchiveError, IntegerFlow, WrongModelError, recover
+from ddf.archive import Archive, ArchiveWriter, Codec, DamagedArchiveError, WrongModelError, recover
+from ddf.modelfile import load
 
 Array = np.ndarray[Any, Any]
 
@@ -59,7 +60,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = IntegerFlow.load(options.model)
+    model = load(options.model)
+    assert isinstance(model, Codec)
     size = options.size
     maps = {f"{i}.png": part[-size:, :size] for i, part in enumerate(np.load(options.maps)[: options.count])}
     generator = np.random.default_rng(options.seed)
@@ -88,7 +90,7 @@ def main() -> None:
                     read += 1
                 except (DamagedArchiveError, WrongModelError, KeyError):
                     refused += 1
-            for item in opened.items(len(maps)):
+            for item in opened.items(threads=1):
                 found.append(item)
         except (DamagedArchiveError, WrongModelError):
             pass

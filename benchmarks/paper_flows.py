@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ddf.archive import Archive, ArchiveWriter
 from ddf.checkpoint import load_flow
-from ddf.codec import Archive, ArchiveWriter, IntegerFlow, export
+from ddf.exact import IntegerFlow, export
 from ddf.experiments import EXPERIMENTS, run_experiment
 from ddf.experiments.runs import load_data
 from ddf.training import TrainingConfig
@@ -25,15 +26,12 @@ from ddf.training import TrainingConfig
 FINE_TUNING = {"mnist": (128, 2), "cityscapes": (64, 8)}  # batch size and epochs
 
 
-def archive(
-    model: IntegerFlow, maps: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], block: int
-) -> tuple[bytes, float]:
+def archive(model: IntegerFlow, maps: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], block: int) -> bytes:
     buffer = io.BytesIO()
-    writer = ArchiveWriter(buffer, model, maps_per_block=block, batch_size=500, verify=False)
-    for part in maps:
-        writer.add(part)
-    writer.close()
-    return buffer.getvalue(), writer.bits
+    with ArchiveWriter(buffer, model, maps_per_block=block, verify=False) as writer:
+        for part in maps:
+            writer.add(part)
+    return buffer.getvalue()
 
 
 def main() -> None:
@@ -68,11 +66,12 @@ def main() -> None:
         print(f"export: {time.monotonic() - start:.0f} s, {path.stat().st_size} bytes", flush=True)
     model = IntegerFlow.load(path)
     maps = test.numpy().astype(np.uint8)[:, 0]
+    integer = float(model.to(options.device).bits_per_dim(test, batch_size=500).mean())
     for block in (options.block, 1):
         start = time.monotonic()
-        made, own = archive(model.to(options.device), maps, block)
+        made = archive(model.to(options.device), maps, block)
         seconds = time.monotonic() - start
-        integer, real = own / maps.size, 8 * len(made) / maps.size
+        real = 8 * len(made) / maps.size
         print(
             f"{'in blocks' if block > 1 else 'one by one'}: integer flow {integer:.5f} ({integer / bits - 1:+.2%}), "
             f"real bytes {real:.5f} ({real / bits - 1:+.2%}), {seconds:.0f} s"
@@ -80,7 +79,7 @@ def main() -> None:
         (place / f"test-{block}.ddf").write_bytes(made)
         for device in [options.device, *(["cpu"] if options.cpu else [])]:
             start = time.monotonic()
-            back = [array for _, array in Archive(made, model.to(device)).items(500)]
+            back = [array for _, array in Archive(made, model.to(device)).items()]
             wrong = sum(not np.array_equal(one, two) for one, two in zip(back, maps, strict=True))
             print(f"decoded on {device}: {wrong} of {len(maps)} wrong, {time.monotonic() - start:.0f} s", flush=True)
 

@@ -73,17 +73,9 @@ def read_kind(body: bytes) -> dict[str, Any]:
     for _ in range(dimensions):
         size, position = varint(body, position)
         shape.append(size)
-    labels: dict[int, int] = {}
-    if flags & 16:
-        count, position = varint(body, position)
-        for _ in range(count):
-            symbol, position = varint(body, position)
-            number, position = varint(body, position)
-            labels[symbol] = -(number + 1) // 2 if number & 1 else number // 2
     assert position == len(body)
     return {
         "bytes": body,
-        "labels": labels,
         "method": flags & 3,
         "named": bool(flags & 4),
         "shared": bool(flags & 8),
@@ -105,10 +97,13 @@ def block(kind: dict[str, Any], body: bytes, net: "Model | None", before: int) -
     shape = (count, *kind["shape"])
     if kind["method"] == 2:
         assert net is not None
-        arrays = net.decode(payload, shape, kind["labels"]).astype(kind["dtype"])
+        arrays = net.decode(payload, shape).astype(kind["dtype"])
     else:
         if kind["method"] == 1:
-            payload_raw = lzma.decompress(payload, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6}])
+            size = int(np.prod(shape)) * np.dtype(kind["dtype"]).itemsize
+            dictionary = next(2**n for n in range(12, 27) if 2**n >= size or n == 26)
+            filters = [{"id": lzma.FILTER_LZMA2, "dict_size": dictionary}]
+            payload_raw = lzma.decompress(payload, lzma.FORMAT_RAW, filters=filters)
         else:
             payload_raw = payload
         arrays = np.frombuffer(payload_raw, dtype=kind["dtype"]).reshape(shape)
@@ -161,11 +156,6 @@ def frequencies(logits: Array) -> Array:
 # ---- The model -------------------------------------------------------------------------------------------------------
 
 
-def space_to_channels(x: Array) -> Array:
-    b, c, h, w = x.shape
-    return x.reshape(b, c, h // 2, 2, w // 2, 2).transpose(0, 1, 3, 5, 2, 4).reshape(b, 4 * c, h // 2, w // 2)
-
-
 def channels_to_space(x: Array) -> Array:
     b, c, h, w = x.shape
     return x.reshape(b, c // 4, 2, 2, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(b, c // 4, 2 * h, 2 * w)
@@ -185,117 +175,56 @@ class Model:
         self.layers = header["spec"]["layers"]
         self.shape = header["spec"]["shape"]
         self.k = header["spec"]["num_classes"]
-        self.shared_base = header["spec"]["base"]["shared"]
         self.values = np.array(header["classes"]["values"])
 
-    def decode(self, payload: bytes, shape: tuple[int, ...], labels: dict[int, int]) -> Array:
+    def decode(self, payload: bytes, shape: tuple[int, ...]) -> Array:
         """All arrays of a block, (count, *shape of an array)."""
         own = len(self.shape)
-        sample = shape[-own:] if len(shape) > own and self.fits(shape[-own:]) else (1, *shape[-2:])
+        sample = shape[-own:] if len(shape) >= own and self.fits(shape[-own:]) else (1, *shape[-2:])
         coder = RangeDecoder(payload)
-        whole = np.zeros((int(np.prod(shape)) // int(np.prod(sample)), *sample), dtype=np.int64)
-        cell = 2 ** sum(layer["kind"] == "Squeeze" for layer in self.layers)
-        sides = [-(-side // cell) * cell for side in sample[1:]] if len(sample) == 3 else list(sample[1:])
-        together = max(1, (1 << 22) // min(sample[0] * int(np.prod(sides)), 2048 * 2048 * sample[0]))
-        tiles: list[tuple[slice, ...]] = [()]
-        if None in self.shape and max(sample[1:]) > 2048:
-            tiles = [
-                (slice(None), slice(row, row + 2048), slice(column, column + 2048))
-                for row in range(0, sample[1], 2048)
-                for column in range(0, sample[2], 2048)
-            ]
-        for first in range(0, len(whole), together):
-            for tile in tiles:
-                part = whole[(slice(first, first + together), *tile)]
-                part[...] = self.inverse(coder, part.shape)
-        values = self.values.copy()
-        for symbol, label in labels.items():
-            values[symbol] = label
-        return values[whole].reshape(shape)
+        symbols = np.zeros((int(np.prod(shape)) // int(np.prod(sample)), *sample), dtype=np.int64)
+        together = max(1, (1 << 22) // int(np.prod(sample)))
+        for first in range(0, len(symbols), together):
+            part = symbols[first : first + together]
+            part[...] = self.inverse(coder, part.shape)
+        return self.values[symbols].reshape(shape)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return all(want in (None, have) for have, want in zip(shape, self.shape, strict=True))
 
     def inverse(self, coder: RangeDecoder, shape: tuple[int, ...]) -> Array:
-        inside = np.ones((1, *shape[1:]), dtype=bool)
-        if len(shape) == 4:
-            cell = 2 ** sum(layer["kind"] == "Squeeze" for layer in self.layers)
-            inside = np.pad(inside, [(0, 0), (0, 0), (0, -shape[2] % cell), (0, -shape[3] % cell)])
-        insides = []
-        for layer in self.layers:
+        left = shape[1:]  # of a sample, in the base
+        coded: dict[int, int] = {}  # the channels that each split prior codes
+        for number, layer in enumerate(self.layers):
             if layer["kind"] == "Squeeze":
-                inside = space_to_channels(inside)
-            elif layer["kind"] == "Shuffle":
-                inside = inside[:, layer["permutation"]]
-            insides.append(inside)
-            if layer["kind"] == "SplitPrior":
-                kept, out = self.split(layer, inside)
-                insides[-1], inside = out, kept
+                left = (4 * left[0], left[1] // 2, left[2] // 2)
+            elif layer["kind"] == "SplitPrior":
+                index = layer["partition"]["index"] or left[0] // 2
+                kept = index if layer["factor_out"] == "b" else left[0] - index
+                coded[number] = left[0] - kept
+                left = (kept, *left[1:])
         base = np.moveaxis(self.tensors["base"], 0, -1)  # (channels, *spatial, K)
-        logits = np.broadcast_to(base, (*inside.shape[1:], self.k))
-        if self.shared_base:  # channel by channel
-            z = np.full((shape[0], *inside.shape[1:]), self.k)
-            for i in range(shape[0]):
-                for channel in range(inside.shape[1]):
-                    row = frequencies(logits[channel].reshape(-1, self.k)[:1])[0]
-                    there = z[i, channel]
-                    there[inside[0, channel]] = [coder.symbol(row) for _ in range(inside[0, channel].sum())]
-        else:
-            rows = frequencies(logits.reshape(-1, self.k))
-            z = np.array([[coder.symbol(row) for row in rows] for _ in range(shape[0])]).reshape(-1, *inside.shape[1:])
+        rows = frequencies(np.broadcast_to(base, (*left, self.k)).reshape(-1, self.k))
+        z = np.array([[coder.symbol(row) for row in rows] for _ in range(shape[0])]).reshape(-1, *left)
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
+            name = f"{number}.net"
             if layer["kind"] == "Squeeze":
                 z = channels_to_space(z)
             elif layer["kind"] == "Shuffle":
                 z = z[:, np.argsort(layer["permutation"])]
             elif layer["kind"] == "SplitPrior":
-                drawn = self.draw(coder, f"{number}.net", layer["net"], z, insides[number])
+                rows = frequencies(self.logits(name, layer["net"], z, coded[number])).reshape(len(z), -1, self.k)
+                drawn = np.array([[coder.symbol(row) for row in part] for part in rows])
+                drawn = drawn.reshape(len(z), coded[number], *z.shape[2:])
                 z = np.concatenate([z, drawn] if layer["factor_out"] == "b" else [drawn, z], axis=1)
             else:
                 assert layer["kind"] == "DenoisingCoupling"
                 index = layer["partition"]["index"] or z.shape[1] // 2
                 given, ranks = z[:, :index], z[:, index:]
-                logits = self.logits(f"{number}.net", layer["net"], given, ranks.shape[1])
+                logits = self.logits(name, layer["net"], given, ranks.shape[1])
                 z = np.concatenate([given, unrank(ranks, logits, layer["top"])], axis=1)
-        return z[:, :, : shape[2], : shape[3]] if len(shape) == 4 else z
-
-    def split(self, layer: dict[str, Any], x: Array) -> tuple[Array, Array]:
-        assert layer["partition"]["kind"] == "ChannelSplit"
-        index = layer["partition"]["index"] or x.shape[1] // 2
-        return (x[:, :index], x[:, index:]) if layer["factor_out"] == "b" else (x[:, index:], x[:, :index])
-
-    def draw(self, coder: RangeDecoder, name: str, net: dict[str, Any], given: Array, inside: Array) -> Array:
-        out = np.full((len(given), *inside.shape[1:]), self.k)
-        if net["kind"] != "ContextNet":
-            rows = frequencies(self.logits(name, net, given, inside.shape[1]))
-            for i in range(len(given)):
-                out[i][inside[0]] = [coder.symbol(row) for row in rows[i][inside[0]]]
-            return out
-        reach = max(max(abs(row), abs(column)) for _, row, column in net["offsets"])
-        padded = np.pad(given, [(0, 0), (0, 0), (reach, reach), (reach, reach)], constant_values=self.k)
-        height, width = given.shape[2:]
-        seen = np.stack(
-            [
-                padded[:, channel, reach + row : reach + row + height, reach + column : reach + column + width]
-                for channel, row, column in net["offsets"]
-            ],
-            axis=-1,
-        )
-        first = seen[..., 0]
-        flat = (seen[..., : net["near"]] == first[..., None]).all(axis=-1) & (first != self.k)
-        table = frequencies(self.affine(f"{name}.flat.0", np.eye(self.k, dtype=np.int64), 0, True))
-        for i in range(len(given)):
-            for symbol in range(self.k):
-                there = flat[i] & (first[i] == symbol) & inside[0, 0]
-                out[i, 0][there] = [coder.symbol(table[symbol]) for _ in range(there.sum())]
-            there = ~flat[i] & inside[0, 0]
-            x: Array = (seen[i][there][..., None] == np.arange(self.k)).astype(np.int64)
-            x = x.reshape(len(x), len(net["offsets"]) * self.k)
-            for j in range(len(net["hidden"]) + 1):
-                x = self.affine(f"{name}.stack.{j}", x, 7 if j else 0, j == len(net["hidden"]))
-            out[i, 0][there] = [coder.symbol(row) for row in frequencies(x)]
-        return out
+        return z
 
     def logits(self, name: str, net: dict[str, Any], given: Array, channels: int) -> Array:
         """(batch, channels, *spatial, K) from symbols (batch, channels, *spatial)."""
@@ -329,7 +258,7 @@ class Model:
             for i in range(weight.shape[2]):
                 for j in range(weight.shape[3]):
                     sums += padded[:, i : i + x.shape[1], j : j + x.shape[2]] @ weight[:, :, i, j].T
-        down = shift + input_bits - (8 if reads_out else 7)  # so many bits lower, or higher if negative
+        down = shift + input_bits - (8 if reads_out else 7)  # bits to shift down, or up if negative
         sums = (sums + bias) << np.maximum(-down, 0)
         rounded = np.where(down > 0, (sums + (1 << np.maximum(down - 1, 0))) >> np.maximum(down, 0), sums)
         return rounded if reads_out else rounded.clip(0, 127)
@@ -345,5 +274,5 @@ def unrank(ranks: Array, logits: Array, top: int) -> Array:
         for i, leader in enumerate(leaders):
             j = order.index(leader)
             order[i], order[j] = order[j], order[i]
-        out[place] = order[ranks[place]] if ranks[place] < k else k
+        out[place] = order[ranks[place]]
     return out

@@ -73,7 +73,7 @@ def test_what_a_split_prior_leaves() -> None:
 def test_symbols_of_another_shape_are_refused() -> None:
     import ddf
 
-    make, shape = INTEGER_FLOWS["label-maps"]
+    make, shape = INTEGER_FLOWS["any-size"]
     model, x = make(), np.zeros((2, 1, *shape), dtype=np.int64)
     assert len(ddf.analysis.states_of(model, x[0])) > 1  # `import ddf` is all it takes
     for wrong in (x[0], x[0, 0], np.zeros((2, 2, *shape), dtype=np.int64)):

@@ -348,7 +348,7 @@ def test_damage_in_a_run_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunConflictError, match=r"000.safetensors is damaged: .* checksum; remove it"):
         train(run=tmp_path)
     part.write_bytes(b"damaged")
-    with pytest.raises(RunConflictError, match=r"000.safetensors is no model, or a damaged one .* remove it"):
+    with pytest.raises(RunConflictError, match=r"000.safetensors is not a model file, or it is damaged .* remove it"):
         train(run=tmp_path)
     part.write_bytes(whole)
     settings = (tmp_path / "settings.json").read_text()

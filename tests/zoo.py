@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ddf import architectures, spec
-from ddf.codec import ArchiveWriter, IntegerFlow
-from ddf.codec.quantise import quantise_net
+from ddf.archive import ArchiveWriter, Codec
 from ddf.data.classes import Classes
+from ddf.exact import IntegerFlow
+from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
 from ddf.layers import (
     ChannelSplit,
@@ -26,7 +27,7 @@ from ddf.layers import (
     SplitPrior,
     Squeeze,
 )
-from ddf.nets import MLP, ContextNet, DenseNet, Net
+from ddf.nets import MLP, DenseNet, Net
 from ddf.nets.convolution import Convolution
 from ddf.nets.net import Shape
 from ddf.prior import FactorizedCategorical
@@ -164,33 +165,29 @@ def everything(k: int, shape: tuple[int, ...]) -> Tensor:
     return torch.tensor(list(product(range(k), repeat=size))).view(-1, *shape)
 
 
-# ---- For the codec ---------------------------------------------------------------------------------------------------
+# ---- For archives and exact flows -----------------------------------------------------------------------------------
 
 
-VALUES = (0, 3, 4, 255)
-"""What the four classes of small label maps stand for."""
+VALUES = (0, 3, 4, 9)
+"""The values of the four classes of small label maps."""
 
 
 def exact(flow: Flow, seed: int = 0, values: tuple[int, ...] | None = None) -> IntegerFlow:
-    """An integer flow with random weights, whose flat places are as good as certain."""
+    """An integer flow with random weights."""
     randomize(flow, seed)
-    for module in flow.modules():
-        if isinstance(module, ContextNet):
-            module.flat.weight.data = 8 * torch.eye(module.num_classes)
     for layer in flow.layer_list():
         if isinstance(layer, Conditional):
-            layer.net = quantise_net(layer.net, [])
+            layer.net = quantize_net(layer.net, [])
     flow.classes = None if values is None else Classes(values)
     return IntegerFlow(flow)
 
 
-def label_map_flow() -> IntegerFlow:
-    return exact(architectures.label_maps(4, levels=3, pixels=9, near=6, hidden=(12, 8)).build(), values=VALUES)
-
-
-def fine_map_flow() -> IntegerFlow:
-    spec = architectures.label_maps(4, levels=3, pixels=9, near=6, hidden=(12, 8), fine=2)
-    return exact(spec.build(), values=VALUES)
+def any_size_flow() -> IntegerFlow:
+    """Maps of any size that two squeezes divide, and a shared base."""
+    net = spec.DenseNetSpec(blocks=1, hidden=8)
+    layers = (spec.SqueezeSpec(), spec.SplitPriorSpec(net), spec.SqueezeSpec(), spec.SplitPriorSpec(net))
+    base = spec.FactorizedCategoricalSpec(shared=True)
+    return exact(spec.FlowSpec(4, (1, None, None), layers, base).build(), values=VALUES)
 
 
 def coupling_flow() -> IntegerFlow:
@@ -217,15 +214,14 @@ def vector_flow() -> IntegerFlow:
 
 # Name → an integer flow, and the shape of a small array for it.
 INTEGER_FLOWS: dict[str, tuple[Callable[[], IntegerFlow], tuple[int, ...]]] = {
-    "label-maps": (label_map_flow, (43, 38)),
-    "fine-maps": (fine_map_flow, (43, 38)),
+    "any-size": (any_size_flow, (12, 20)),
     "couplings": (coupling_flow, (8, 6)),
     "vectors": (vector_flow, (4,)),
 }
 
 
 def draw_maps(count: int, shape: tuple[int, ...], num_classes: int, seed: int = 0) -> list[np.ndarray]:  # type: ignore[type-arg]
-    """Maps of discs, or vectors of random symbols, with the values of the integer flow of so many classes."""
+    """Maps of discs, or vectors of random symbols, of values that an integer flow of as many classes codes."""
     generator = np.random.default_rng(seed)
     values = np.array(VALUES if num_classes == 4 else range(num_classes), dtype=np.uint8)
     if len(shape) == 1:
@@ -241,11 +237,16 @@ def draw_maps(count: int, shape: tuple[int, ...], num_classes: int, seed: int = 
     return maps
 
 
+def noise_maps(count: int, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
+    """Maps of random values below 16, which a general compressor does badly."""
+    return list(np.random.default_rng(seed).integers(0, 16, (count, *shape), dtype=np.uint8))
+
+
 GOLDEN = Path(__file__).parent / "golden"
 """Archives that every version reads."""
 
 
-def write_archive(path: Path, model: IntegerFlow | None, arrays: list[np.ndarray], **options: object) -> bytes:  # type: ignore[type-arg]
+def write_archive(path: Path, model: Codec | None, arrays: list[np.ndarray], **options: object) -> bytes:  # type: ignore[type-arg]
     """An archive of arrays called map 0, map 1 and so on."""
     with ArchiveWriter(path, model, overwrite=True, **options) as writer:
         for i, array in enumerate(arrays):
@@ -254,10 +255,13 @@ def write_archive(path: Path, model: IntegerFlow | None, arrays: list[np.ndarray
 
 
 def assorted_arrays() -> list[np.ndarray]:
-    """Arrays that the model was made for, and others."""
+    """Arrays that the codec takes, and others."""
     generator = np.random.default_rng(0)
     discs = draw_maps(4, (26, 30), 4, seed=8)
+    noise = noise_maps(3, (26, 30))
     return [
+        *noise,
+        np.stack(noise).astype(np.int64),
         discs[0],
         discs[1].astype(np.int64),
         discs[2].astype(">i2"),

@@ -5,14 +5,17 @@ Read `permutation`, `layers` and `flow` in that order to have read the paper.
 
 __all__ = [
     "MLP",
+    "Archive",
+    "ArchiveWriter",
     "ChannelSplit",
     "Checkerboard",
-    "CheckpointError",
+    "DamagedFileError",
     "DenoisingCoupling",
     "DenseNet",
     "FactorizedCategorical",
     "Flow",
     "FlowSpec",
+    "IntegerFlow",
     "Latents",
     "Layer",
     "ModularCoupling",
@@ -24,13 +27,19 @@ __all__ = [
     "__version__",
     "analysis",
     "architectures",
+    "archive",
     "argsort_top",
-    "codec",
+    "compress",
     "data",
+    "decompress",
     "describe",
+    "exact",
+    "export",
     "fit",
+    "labelmaps",
     "load",
     "rank",
+    "recover",
     "save",
     "spec",
     "unrank",
@@ -40,8 +49,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddf import analysis, architectures, codec, data, spec
-    from ddf.checkpoint import CheckpointError, load, save
+    from ddf import analysis, architectures, archive, data, exact, labelmaps, spec
+    from ddf.archive import Archive, ArchiveWriter, compress, decompress
+    from ddf.archive.recover import recover
+    from ddf.checkpoint import save
+    from ddf.exact import IntegerFlow, export
     from ddf.flow import Flow, Latents
     from ddf.layers import (
         ChannelSplit,
@@ -53,6 +65,7 @@ if TYPE_CHECKING:
         SplitPrior,
         Squeeze,
     )
+    from ddf.modelfile import DamagedFileError, load
     from ddf.nets import MLP, DenseNet, Net
     from ddf.permutation import argsort_top, rank, unrank
     from ddf.prior import FactorizedCategorical
@@ -61,8 +74,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {  # where each name comes from: it is imported, and PyTorch with it, when it is first used
-    "ddf.checkpoint": ("CheckpointError", "load", "save"),
+_HOMES = {  # the home of each name, which is imported when the name is first used
+    "ddf.archive": ("Archive", "ArchiveWriter", "compress", "decompress", "recover"),
+    "ddf.checkpoint": ("save",),
+    "ddf.exact": ("IntegerFlow", "export"),
     "ddf.flow": ("Flow", "Latents"),
     "ddf.layers": (
         "ChannelSplit",
@@ -74,19 +89,21 @@ _HOMES = {  # where each name comes from: it is imported, and PyTorch with it, w
         "SplitPrior",
         "Squeeze",
     ),
+    "ddf.modelfile": ("DamagedFileError", "load"),
     "ddf.nets": ("MLP", "DenseNet", "Net"),
     "ddf.permutation": ("argsort_top", "rank", "unrank"),
     "ddf.prior": ("FactorizedCategorical",),
     "ddf.spec": ("FlowSpec", "describe"),
     "ddf.training": ("TrainingConfig", "fit"),
 }
+_MODULES = ("analysis", "architectures", "archive", "data", "exact", "labelmaps", "spec")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
-    elif name in ("analysis", "architectures", "codec", "data", "spec"):
+    elif name in _MODULES:
         value = import_module(f"ddf.{name}")
     else:
         raise AttributeError(f"module 'ddf' has no attribute {name!r}")

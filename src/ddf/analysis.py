@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ddf.codec.flow import IntegerFlow
+from ddf.exact import IntegerFlow
 from ddf.flow import Flow
 from ddf.layers import Conditional, Layer, SplitPrior
 from ddf.layers.layer import Rearrangement
@@ -112,15 +112,13 @@ def _float_parts(flow: Flow, x: Array) -> Iterator[tuple[str, Array, Array]]:
 
 
 def _integer_parts(model: IntegerFlow, x: Array) -> Iterator[tuple[str, Array, Array]]:
-    numbers = torch.arange(prod(x.shape[1:]), device=model.device)
-    places = model.padded(numbers.view(1, *x.shape[1:]), fill=-1)
+    places = torch.arange(prod(x.shape[1:]), device=model.device).view(1, *x.shape[1:])
     order: list[tuple[str, Array]] = []
     for i, layer in enumerate(model.layers):
         places, gone = _follow(layer, i, places)
         if gone is not None:
-            order.append((name_of(layer, i), gone[gone >= 0]))
-    last = places.flatten().cpu().numpy()
-    order.append(("base", last[last >= 0]))
+            order.append((name_of(layer, i), gone))
+    order.append(("base", places.flatten().cpu().numpy()))
     for (name, gone), (symbols, predictions) in zip(order, reversed(model.forward(x)), strict=True):
         bits = [prediction.costs(part) for part, prediction in zip(symbols, predictions, strict=True)]
         yield name, gone, np.stack(bits)
@@ -157,8 +155,7 @@ def states_of(model: Flow | IntegerFlow, x: Array) -> list[State]:
     layers = model.layers if isinstance(model, IntegerFlow) else model.layer_list()
     symbols = torch.from_numpy(np.ascontiguousarray(x))[None].to(model.device)
     places = torch.arange(x.size, device=model.device).view(1, *x.shape)
-    if isinstance(model, IntegerFlow):
-        symbols, places = model.padded(symbols.to(torch.int16), fill=model.num_classes), model.padded(places, fill=-1)
+    symbols = symbols.to(torch.int16) if isinstance(model, IntegerFlow) else symbols
     canvas = np.asarray(x, dtype=np.int64).reshape(-1).copy()
     changed = np.zeros(x.size, dtype=bool)
     found = [_state("data", canvas, changed, shape)]
@@ -166,14 +163,13 @@ def states_of(model: Flow | IntegerFlow, x: Array) -> list[State]:
         symbols = model.carry(layer, symbols) if isinstance(model, IntegerFlow) else layer.carry(symbols)
         if isinstance(layer, Conditional) and not isinstance(layer, SplitPrior):
             _, target = layer.given_and_target(places)
-            moved = target.flatten().cpu().numpy()
-            changed[moved[moved >= 0]] = True
+            changed[target.flatten().cpu().numpy()] = True
         places, _ = _follow(layer, i, places)
         if isinstance(layer, Rearrangement):
             continue
         there = places.flatten().cpu().numpy()
         canvas[:] = -1
-        canvas[there[there >= 0]] = symbols.flatten().cpu().numpy()[there >= 0]
+        canvas[there] = symbols.flatten().cpu().numpy()
         found.append(_state(name_of(layer, i), canvas, changed, shape))
     return found
 

@@ -1,6 +1,6 @@
 """The paper's architectures (appendices C and D), each a few lines of plain data."""
 
-__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "label_maps", "lattice_split", "vectors"]
+__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_split", "vectors"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,10 +8,8 @@ from math import gcd
 
 from ddf.layers import ChannelSplit, Partition
 from ddf.spec import (
-    ContextNetSpec,
     DenoisingCouplingSpec,
     DenseNetSpec,
-    FactorizedCategoricalSpec,
     FlowSpec,
     LayerSpec,
     MLPSpec,
@@ -117,77 +115,6 @@ def cityscapes(
     )
 
 
-def label_maps(
-    num_classes: int,
-    levels: int = 7,
-    pixels: int = 24,
-    near: int = 16,
-    hidden: Sequence[int] = (64, 48),
-    fine: int = 0,
-) -> FlowSpec:
-    """Label maps of any size, for the codec: split priors alone, from the finest pixels to the coarsest.
-
-    At every level three of the four pixels of a cell leave the flow, one after the other, each predicted from the
-    nearest of those that stay: (1, 0) from the other three and their likes around, (0, 1) from (0, 0) and (1, 1),
-    (1, 1) from (0, 0). There are no couplings: a coupling would sort by a prediction what the split prior after it
-    codes by the same prediction.
-
-    What leaves together is coded as if nobody knew of its neighbours that leave with it. In fine levels each of the
-    three therefore leaves in four steps, the pixels of cells of 4 × 4 one after the other: four times as many nets,
-    each for a quarter of the pixels.
-
-    Arguments:
-        num_classes: The number of classes K.
-        levels: The number of squeezes; what is left to the base is one pixel of 4^levels.
-        pixels: How many pixels each net looks at.
-        near: How many of them, the nearest, must be of one class for the net not to be asked.
-        hidden: The widths of its hidden layers.
-        fine: How many of the finest levels leave in twelve steps; fewer than there are levels.
-
-    Examples:
-        >>> label_maps(12, levels=1).build()
-        Flow of 12 classes, shape 1 × any × any, 67,092 parameters
-             0  Squeeze() → 4 × any × any
-             1  Shuffle(permutation=(0, 3, 1, 2)) → 4 × any × any
-             2  SplitPrior(ContextNet(24 pixels, near=16, hidden=(64, 48)), ChannelSplit(index=3), factor_out='b') → ...
-             3  SplitPrior(ContextNet(24 pixels, near=16, hidden=(64, 48)), ChannelSplit(index=2), factor_out='b') → ...
-             4  SplitPrior(ContextNet(24 pixels, near=16, hidden=(64, 48)), ChannelSplit(index=1), factor_out='b') → ...
-          base  FactorizedCategorical(shared=True) → 1 × any × any
-    """
-    if not 0 <= fine < max(levels, 1):
-        raise ValueError(f"fine={fine}, but of {levels} levels at least one is not fine")
-    layers: list[LayerSpec] = [SqueezeSpec()] if fine else []
-    for level in range(levels):
-        is_fine = level < fine
-        order = _fine_order() if is_fine else list(_ORDER)
-        stays = len(order) // 4
-        layers += [] if level == fine > 0 else [SqueezeSpec()]  # after fine levels the next cell is there already
-        channels = [_channel_of(place, is_fine) for place in order]
-        layers += [ShuffleSpec(permutation=tuple(channels))]
-        for count in reversed(range(stays, len(order))):
-            net = ContextNetSpec(
-                _nearest(order[:count], order[count], pixels, 4 if is_fine else 2), near, tuple(hidden)
-            )
-            layers += [SplitPriorSpec(net, partition=ChannelSplit(count))]
-    return FlowSpec(num_classes, (1, None, None), tuple(layers), FactorizedCategoricalSpec(shared=True))
-
-
-_ORDER = ((0, 0), (1, 1), (0, 1), (1, 0))
-"""In which order the pixels of a cell become known."""
-
-
-def _fine_order() -> list[tuple[int, int]]:
-    """The same for a cell of 4 × 4: first the pixels that stay, then every other in turn."""
-    first = [(0, 0), (0, 2), (2, 0), (2, 2)]
-    return first + [(i + 2 * p, j + 2 * q) for i, j in _ORDER[1:] for p, q in _ORDER]
-
-
-def _channel_of(place: tuple[int, int], is_fine: bool) -> int:
-    """The channel that a pixel of a cell is in after one squeeze, or two."""
-    i, j = place
-    return 8 * (i % 2) + 4 * (j % 2) + 2 * (i // 2) + j // 2 if is_fine else 2 * i + j
-
-
 def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowSpec:
     """Vectors of symbols, such as the rows of a table: split priors alone, one symbol after the other.
 
@@ -213,20 +140,6 @@ def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowS
         layers.append(SplitPriorSpec(net or MLPSpec(), partition=ChannelSplit(kept)))
         left = kept
     return FlowSpec(num_classes, (columns,), tuple(layers))
-
-
-def _nearest(
-    given: Sequence[tuple[int, int]], target: tuple[int, int], count: int, cell: int
-) -> tuple[tuple[int, ...], ...]:
-    """The pixels nearest to the target among those of square cells that are given: (channel, row, column)."""
-    reach = range(-count, count + 1) if count < 8 else range(-8, 9)
-    found = [
-        ((cell * row + i - target[0]) ** 2 + (cell * column + j - target[1]) ** 2, channel, row, column)
-        for channel, (i, j) in enumerate(given)
-        for row in reach
-        for column in reach
-    ]
-    return tuple(place[1:] for place in sorted(found)[:count])
 
 
 def _multiscale(

@@ -1,44 +1,53 @@
-"""One file in, one flow out: safetensors with the spec inside, never a pickle."""
+"""Save and load flows: one safetensors file with the spec inside, never a pickle."""
 
-__all__ = ["CheckpointError", "load", "load_flow", "save"]
+__all__ = ["flow_from_bytes", "load_flow", "read_tensors", "save", "write_tensors"]
 
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ddf.data.classes import classes_from_plain
+from ddf.files import atomic_write
 from ddf.flow import Flow
 from ddf.layers import Shuffle
+from ddf.modelfile import DamagedFileError, Entry, pack, unpack
 from ddf.spec import FlowSpec, describe, from_plain, to_plain
-from ddf.tensorfile import DamagedFileError, read_tensors, write_tensors
 
-if TYPE_CHECKING:
-    from ddf.codec.flow import IntegerFlow
-
-
-class CheckpointError(ValueError):
-    """A file that holds no flow, or a damaged one."""
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "F64": torch.float64,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def save(flow: Flow, path: str | PathLike[str]) -> None:
-    """Writes a flow to one file: its spec, its weights and shuffles, and which of its layers are trained.
+    """Write a flow to one file: its spec, its weights and shuffles, and which of its layers are trained.
 
-    The file appears whole or not at all, and equal flows give equal files.
+    The file is written atomically, and equal flows give equal files.
 
     Examples:
         >>> from ddf import architectures
         >>> flow = architectures.eight_gaussians().build(seed=0)
         >>> save(flow, "flow.safetensors")
-        >>> load("flow.safetensors").spec == flow.spec
+        >>> load_flow("flow.safetensors").spec == flow.spec
         True
     """
     tensors = flow.state_dict()
-    _check_finite(tensors, "the flow was not saved")
+    _check_finite(tensors, ValueError, "the flow was not saved")
     header = {
+        "kind": "flow",
         "spec": to_plain(describe(flow)),
         "frozen": [layer.frozen for layer in flow.parts()],
         "classes": None if flow.classes is None else flow.classes.to_plain(),
@@ -47,44 +56,61 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
     write_tensors(Path(path), tensors, header)
 
 
-def load(path: str | PathLike[str], device: torch.device | str = "cpu") -> "Flow | IntegerFlow":
-    """Reads a model: a flow that `save` wrote, or an integer flow, as the codec's training makes them.
+def load_flow(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
+    """Load a flow that `save` wrote; refuse models of other kinds."""
+    return flow_from_bytes(Path(path).read_bytes(), str(path)).to(device)
+
+
+def flow_from_bytes(data: bytes, name: str) -> Flow:
+    """Load a flow from the bytes of its file.
 
     Arguments:
-        path: The file.
-        device: Where the model shall be.
+        data: The bytes.
+        name: What to call them in errors.
     """
-    tensors, header = _read(Path(path))
-    if header.get("integer") == 1:
-        from ddf.codec.flow import IntegerFlow
-
-        return IntegerFlow.load(path).to(device)
-    return _flow(Path(path), tensors, header).to(device)
-
-
-def load_flow(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
-    """Reads a flow that `save` wrote, and refuses integer flows."""
-    tensors, header = _read(Path(path))
-    if header.get("integer") == 1:
-        raise CheckpointError(f"{path} holds an integer flow, which is for coding; this takes the flow it was made of")
-    return _flow(Path(path), tensors, header).to(device)
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not the file of a flow")
-    try:
-        return read_tensors(path)
-    except DamagedFileError as error:
-        raise CheckpointError(str(error)) from error
-
-
-def _flow(path: Path, tensors: Mapping[str, Tensor], header: dict[str, Any]) -> Flow:
-    _check_finite(tensors, f"{path} was not loaded")
+    tensors, header = _tensors(data, name)
+    if header.get("kind") != "flow":
+        raise DamagedFileError(f"{name} holds a model of the kind {header.get('kind')!r}; pass the float flow instead")
+    _check_finite(tensors, DamagedFileError, f"{name} was not loaded")
     try:
         return _restore(header, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{path} does not describe a flow: {error}") from error
+        raise DamagedFileError(f"{name} does not describe a flow: {error}") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a header to a safetensors file, atomically.
+
+    Examples:
+        >>> write_tensors(Path("ones.safetensors"), {"ones": torch.ones(3)}, {"kind": "example"})
+        >>> read_tensors(Path("ones.safetensors"))
+        ({'ones': tensor([1., 1., 1.])}, {'kind': 'example'})
+    """
+    entries = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        entries[name] = Entry(_NAMES[plain.dtype], tuple(plain.shape), plain.flatten().view(torch.uint8).numpy().data)
+    data = pack(entries, header)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the tensors and the header that `write_tensors` wrote."""
+    return _tensors(path.read_bytes(), str(path))
+
+
+def _tensors(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    entries, header = unpack(data, name)
+    tensors = {}
+    for key, (dtype, shape, values) in entries.items():
+        if dtype not in _DTYPES:
+            raise DamagedFileError(f"{name}: {key} has the dtype {dtype}, which ddf does not write")
+        # Into memory of its own, which is aligned: libraries may add in another order where it is not.
+        tensor = torch.empty(shape, dtype=_DTYPES[dtype])
+        tensor.flatten().view(torch.uint8).numpy().data[:] = values
+        tensors[key] = tensor
+    return tensors, header
 
 
 def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
@@ -106,8 +132,8 @@ def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
     return flow
 
 
-def _check_finite(tensors: Mapping[str, Tensor], consequence: str) -> None:
+def _check_finite(tensors: Mapping[str, Tensor], error: type[ValueError], consequence: str) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             value = tensor[~tensor.isfinite()][0].item()
-            raise CheckpointError(f"{name} contains {value}: {consequence}")
+            raise error(f"{name} contains {value}: {consequence}")

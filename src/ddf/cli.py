@@ -95,8 +95,8 @@ def _failed(error: Exception, command: str) -> int:
         return 1
     if isinstance(error, ValueError | TypeError | RuntimeError | ImportError | MemoryError):
         damaged = type(error).__name__ == "DamagedArchiveError" and command != "recover"
-        hint = "; `ddf recover` saves what is whole" if damaged and "recover" not in str(error) else ""
-        hint = hint.replace("; ", "; if it was one, ") if str(error).endswith("is no ddf archive") else hint
+        hint = "; `ddf recover` saves what is intact" if damaged and "recover" not in str(error) else ""
+        hint = hint.replace("; ", "; if it was one, ") if str(error).endswith("is not a ddf archive") else hint
         print(f"ddf: {error or type(error).__name__}{hint}", file=sys.stderr)
         return 1
     raise error

@@ -19,9 +19,10 @@ from PIL import Image
 
 from ddf import architectures, viz
 from ddf.analysis import bits_of, states_of
-from ddf.codec import Archive, ArchiveWriter, FileReader, FileWriter, IntegerFlow, files_in, pretrained, train_codec
+from ddf.archive import Archive, ArchiveWriter, FileReader, FileWriter, files_in
 from ddf.data import EightGaussians
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
+from ddf.exact import IntegerFlow
 from ddf.spec import MLPSpec
 from ddf.training import TrainingConfig, fit
 
@@ -106,11 +107,13 @@ def _about(what: str, data: str, figure: float, unit: str) -> dict[str, Any]:
 
 
 def _scenes(target: Path) -> Rows:
+    from ddf.labelmaps import pretrained, train
+
     print(f"2. A codec learns {SCENES} drawn street scenes of 5 classes.", flush=True)
     start = time.monotonic()
     scenes = draw_scenes(SCENES, seed=0)
     unseen = draw_scenes(UNSEEN, seed=1)
-    model = train_codec(scenes, "fast", classes=SCENE_CLASSES, mirrored=True, steps=STEPS, device="cpu")
+    model = train(scenes, "fast", classes=SCENE_CLASSES, mirrored=True, steps=STEPS, device="cpu")
     print(f"   trained in {time.monotonic() - start:.0f} s", flush=True)
     print(f"3. It compresses {UNSEEN} others, and gets them back.", flush=True)
     folder = target / "scenes"

@@ -1,7 +1,6 @@
 """A flow as plain data: what the JSON beside the weights says, and what architectures are made of."""
 
 __all__ = [
-    "ContextNetSpec",
     "DenoisingCouplingSpec",
     "DenseNetSpec",
     "FactorizedCategoricalSpec",
@@ -39,7 +38,7 @@ from ddf.layers import (
 )
 from ddf.layers.layer import Shape
 from ddf.layers.partition import as_partition
-from ddf.nets import MLP, ContextNet, DenseNet, Net
+from ddf.nets import MLP, DenseNet, Net
 from ddf.nets.net import check_size
 from ddf.prior import FactorizedCategorical
 
@@ -93,18 +92,6 @@ class DenseNetSpec(NetSpec, builds=DenseNet):
 
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> DenseNet:
         return DenseNet(num_classes, _channels(given), _channels(predicted), blocks=self.blocks, hidden=self.hidden)
-
-
-@dataclass(frozen=True)
-class ContextNetSpec(NetSpec, builds=ContextNet):
-    """See `ContextNet`."""
-
-    offsets: tuple[tuple[int, ...], ...]
-    near: int
-    hidden: tuple[int, ...] = (64, 48)
-
-    def build(self, num_classes: int, given: Shape, predicted: Shape) -> ContextNet:
-        return ContextNet(num_classes, _channels(given), _channels(predicted), self.offsets, self.near, self.hidden)
 
 
 class LayerSpec(Spec, ABC):

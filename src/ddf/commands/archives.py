@@ -15,9 +15,8 @@ from ddf.commands.common import (
     UsageError,
     add_json,
     add_model,
-    device,
     formatted,
-    integer_model,
+    load_codec,
     positive,
     progress,
     say,
@@ -25,14 +24,14 @@ from ddf.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from ddf.codec import Archive, IntegerFlow
+    from ddf.archive import Archive, Codec
 
 _SHOWN = 5  # names in a message
-_NEEDED = "the model the archive was made with, unless the archive holds it, or it is the one that comes with ddf"
+_NEEDED = "the model the archive was made with (not needed if it is embedded, or the pretrained one)"
 
 
 def add(commands: Commands) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     _add_compress(commands)
     _add_decompress(commands)
     _add_list(commands)
@@ -41,9 +40,8 @@ def add(commands: Commands) -> None:
     _add_recover(commands)
 
 
-def _add_work(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--processes", type=positive, default=1, metavar="N", help="how many work at once (default: 1)")
-    parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: cpu)")
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=positive, metavar="N", help="number of threads (default: one per core)")
 
 
 # ---- compress --------------------------------------------------------------------------------------------------------
@@ -53,55 +51,57 @@ def _add_compress(commands: Commands) -> None:
     parser = formatted(
         commands,
         "compress",
-        "files and folders into one archive",
-        "Puts files and folders of label maps (PNG, TIFF, npy) into an archive: pixels, palettes, names and folders.\n"
-        "Files that are no label maps are kept as they are.",
+        "compress files and folders into one archive",
+        "Compress files and folders of label maps (PNG, TIFF, npy) into one archive: pixels, palettes and names.\n"
+        "Other files are stored byte by byte.",
         "ddf compress masks -o masks.ddf",
         "ddf compress masks -o masks.ddf --model run/model.safetensors --embed",
         "ddf compress more -o masks.ddf --append --model run/model.safetensors",
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive")
-    add_model(parser, "a model made by `ddf train` (default: the one that comes with ddf)")
-    parser.add_argument("--embed", action="store_true", help="put the model into the archive")
-    parser.add_argument("--append", action="store_true", help="add to an archive that is there")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive to write")
+    add_model(parser, "a model made by `ddf train` (default: the pretrained one)")
+    parser.add_argument("--embed", action="store_true", help="store the model in the archive")
+    parser.add_argument("--append", action="store_true", help="add to an existing archive")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument(
-        "--per-block", type=positive, default=1, metavar="N", help="maps of one size that share a block (default: 1)"
+        "--maps-per-block", type=positive, default=1, metavar="N", help="maps of one size in a block (default: 1)"
     )
-    _add_work(parser)
-    parser.add_argument("--no-verify", action="store_true", help="do not decode everything before it is written")
+    _add_threads(parser)
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not decode everything to check it before it is written"
+    )
     add_json(parser)
     parser.set_defaults(run=_compress)
 
 
 def _compress(options: argparse.Namespace) -> int:
-    from ddf.codec import ArchiveWriter, FileWriter, files_in
-    from ddf.codec.folders import left_out
+    from ddf.archive import ArchiveWriter, FileWriter, files_in
+    from ddf.archive.folders import left_out
 
     if options.append and options.force:
-        raise UsageError("--append adds to a file and --force replaces it: one or the other")
+        raise UsageError("--append adds to a file and --force replaces it: pass one of them")
     target = Path(options.output)
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; name the file to write")
     if target.exists() and not (options.append or options.force):
-        raise FileExistsError(f"{target} is there already; --force replaces it, --append adds to it")
+        raise FileExistsError(f"{target} already exists; --force replaces it, --append adds to it")
     files = [(name, path) for name, path in files_in(options.inputs) if path.resolve() != target.resolve()]
     others = [str(path) for path in left_out(options.inputs)]
     if not files:
-        raise ValueError(f"there are no files in {', '.join(options.inputs)} that could be in {target}")
+        raise ValueError(f"there are no files to compress in {', '.join(options.inputs)}")
     start = time.monotonic()
     before = target.stat().st_size if options.append and target.exists() else 0
-    model = _model_of(target, options) if before else integer_model(options.model)
+    model = _model_of(target, options) if before else load_codec(options.model)
     with ArchiveWriter(
         target,
-        model.to(options.device),
+        model,
         embed_model=options.embed and not before,
-        maps_per_block=options.per_block,
+        maps_per_block=options.maps_per_block,
         verify=not options.no_verify,
         append=options.append,
         overwrite=options.force,
-        processes=options.processes,
+        threads=options.threads,
     ) as archive:
         writer = FileWriter(archive)
         for name, path in progress(files, len(files), "compressing", "file"):
@@ -109,13 +109,13 @@ def _compress(options: argparse.Namespace) -> int:
         writer.finish()
     sizes = sum(path.stat().st_size for _, path in files), target.stat().st_size - before
     seconds = time.monotonic() - start
-    other = writer.maps - archive.modelled
+    other = writer.maps - archive.coded
     say(
         options,
         {
             "files": len(files),
             "maps": writer.maps,
-            "maps_by_model": archive.modelled,
+            "maps_by_model": archive.coded,
             "left_out": others,
             "stripped": writer.stripped,
             "bytes_before": sizes[0],
@@ -124,9 +124,9 @@ def _compress(options: argparse.Namespace) -> int:
         },
         f"{target}: {_files(len(files))}, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
-        *([f"By a general compressor, which does better there: {other} of {writer.maps} maps"] if other else []),
-        *_some(others, "left out, as hidden files, links to folders, empty folders and the like are"),
-        *_some(writer.stripped, "hold more than pixels and a palette (resolution, text, places); that is not kept"),
+        *([f"{other} of {writer.maps} maps by a general compressor"] if other else []),
+        *_some(others, "skipped (hidden files, broken links, links to folders, empty folders)"),
+        *_some(writer.stripped, "metadata not kept (resolution, text, coordinates)"),
         *_advice(options),
     )
     return 0
@@ -143,9 +143,9 @@ def _some(names: list[str], what: str) -> list[str]:
     return [f"{what}: {', '.join(names[:_SHOWN])}{more}"]
 
 
-def _model_of(archive: Path, options: argparse.Namespace) -> "IntegerFlow":
-    """The model to go on with: the one named, or the one that the archive holds, or else ddf's own."""
-    from ddf.codec import Archive
+def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
+    """Return the model to append with: the one named, the embedded one, or else the pretrained one."""
+    from ddf.archive import Archive
 
     with Archive(archive) as there:
         if options.model is None and there.embeds_model and there.model is not None:
@@ -154,12 +154,12 @@ def _model_of(archive: Path, options: argparse.Namespace) -> "IntegerFlow":
     return _fitting_model(options.model, needed, str(archive))
 
 
-def _fitting_model(path: str | None, needed: bytes | None, archive: str) -> "IntegerFlow":
-    """The model named, or else ddf's own; refuses one that is not what an archive needs."""
-    from ddf.codec import WrongModelError
-    from ddf.codec.layout import wrong_model
+def _fitting_model(path: str | None, needed: bytes | None, archive: str) -> "Codec":
+    """Return the model named, or else the pretrained one; refuse one that the archive does not need."""
+    from ddf.archive import WrongModelError
+    from ddf.archive.layout import wrong_model
 
-    model = integer_model(path, needed)
+    model = load_codec(path, needed)
     if needed is not None and needed != model.fingerprint:
         raise WrongModelError(f"{archive}: {wrong_model(needed, None if path is None else model)}")
     return model
@@ -167,34 +167,32 @@ def _fitting_model(path: str | None, needed: bytes | None, archive: str) -> "Int
 
 def _advice(options: argparse.Namespace) -> list[str]:
     if options.model is None and not options.append:
-        return ["A model of your own (`ddf train`) makes many maps smaller, as a rule much smaller."]
+        return ["A model trained on your own maps (`ddf train`) usually makes archives much smaller."]
     if options.model is not None and not options.embed:
-        return [f"It needs {options.model} to be read again (or say --embed)."]
+        return [f"{options.model} is needed to decompress it (--embed stores it in the archive)."]
     return []
 
 
 # ---- Reading ---------------------------------------------------------------------------------------------------------
 
 
-def open_archive(path: str, model: str | None, where: str = "cpu") -> "Archive":
-    """Opens an archive with the model it needs, if that is at hand."""
-    from ddf.codec import Archive, pretrained
+def open_archive(path: str, model: str | None) -> "Archive":
+    """Open an archive with the model it needs, if that is available."""
+    from ddf.archive import Archive
 
     archive = Archive(path)
     if model is not None:
-        given = integer_model(model, archive.fingerprint if any(archive.fingerprint) else None)
+        given = load_codec(model, archive.fingerprint if any(archive.fingerprint) else None)
         if archive.embeds_model and given.fingerprint != archive.fingerprint:
-            print(f"{path} holds the model that reads it; {model} is another one and not used", file=sys.stderr)
+            print(f"{path} embeds the model that it needs; {model} is another one and is not used", file=sys.stderr)
         else:
             archive.close()
-            return Archive(path, given.to(where))
+            return Archive(path, given)
     elif not archive.embeds_model and any(archive.fingerprint):
-        ours = pretrained()
+        ours = load_codec(None)
         if archive.fingerprint == ours.fingerprint:
             archive.close()
-            return Archive(path, ours.to(where))
-    if archive.embeds_model and where != "cpu" and archive.model is not None:
-        archive.model.to(where)
+            return Archive(path, ours)
     return archive
 
 
@@ -208,34 +206,36 @@ def _add_decompress(commands: Commands) -> None:
     parser = formatted(
         commands,
         "decompress",
-        "an archive into files",
-        "Writes all files of an archive: the same pixels and palettes, under the same names.",
+        "decompress an archive into files",
+        "Write all files of an archive: the same pixels and palettes, under the same names.",
         "ddf decompress masks.ddf -o masks",
     )
     parser.add_argument("archive")
-    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to; it is made if need be")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to, created if needed"
+    )
     add_model(parser, _NEEDED)
-    parser.add_argument("--force", action="store_true", help="replace files that are there")
-    _add_work(parser)
+    parser.add_argument("--force", action="store_true", help="replace existing files")
+    _add_threads(parser)
     add_json(parser)
     parser.set_defaults(run=_decompress)
 
 
 def _decompress(options: argparse.Namespace) -> int:
-    from ddf.codec import FileReader
+    from ddf.archive import FileReader
 
     start = time.monotonic()
     _check_folder(options)
-    with open_archive(options.archive, options.model, options.device) as archive:
+    with open_archive(options.archive, options.model) as archive:
         reader = FileReader(archive)
-        written = reader.write_all(options.output, options.force, processes=options.processes)
+        written = reader.write_all(options.output, options.force, threads=options.threads)
         count = 0
         try:
             for _ in progress(written, len(reader.names), "decompressing", "file"):
                 count += 1
         except BaseException:
             if count:
-                print(f"{count:,} of {len(reader.names):,} files are in {options.output}", file=sys.stderr)
+                print(f"{count:,} of {len(reader.names):,} files were written to {options.output}", file=sys.stderr)
             raise
     seconds = time.monotonic() - start
     say(
@@ -248,7 +248,11 @@ def _decompress(options: argparse.Namespace) -> int:
 
 def _add_list(commands: Commands) -> None:
     parser = formatted(
-        commands, "list", "what is in an archive", "Prints the names of all files of an archive.", "ddf list masks.ddf"
+        commands,
+        "list",
+        "list the files of an archive",
+        "Print the names of all files of an archive.",
+        "ddf list masks.ddf",
     )
     parser.add_argument("archive")
     add_json(parser)
@@ -256,8 +260,8 @@ def _add_list(commands: Commands) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ddf.codec import Archive
-    from ddf.codec.folders import file_names
+    from ddf.archive import Archive
+    from ddf.archive.folders import file_names
 
     with Archive(options.archive) as archive:
         names = file_names(archive)
@@ -269,21 +273,23 @@ def _add_extract(commands: Commands) -> None:
     parser = formatted(
         commands,
         "extract",
-        "some files of an archive",
-        "Writes the files of these names, without reading the others.",
+        "extract some files of an archive",
+        "Write the files with these names, without reading the others.",
         "ddf extract masks.ddf street/0001.png -o .",
     )
     parser.add_argument("archive")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `ddf list` or `ddf list --json` says")
-    parser.add_argument("-o", "--output", default=".", metavar="FOLDER", help="where to (default: here)")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `ddf list` prints them")
+    parser.add_argument(
+        "-o", "--output", default=".", metavar="FOLDER", help="the folder to write to (default: the current one)"
+    )
     add_model(parser, _NEEDED)
-    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
     add_json(parser)
     parser.set_defaults(run=_extract)
 
 
 def _extract(options: argparse.Namespace) -> int:
-    from ddf.codec import FileReader
+    from ddf.archive import FileReader
 
     _check_folder(options)
     with open_archive(options.archive, options.model) as archive:
@@ -292,10 +298,10 @@ def _extract(options: argparse.Namespace) -> int:
         unnamed = {f"{number:06}": number for number, name in enumerate(archive.names) if not name}
         for name in options.names:
             if name not in archive and name not in unnamed:
-                raise KeyError(f"{options.archive} holds no {name!r}; `ddf list {options.archive}` says what it holds")
+                raise KeyError(f"{options.archive} holds no {name!r}; `ddf list {options.archive}` prints the names")
             places[name] = reader.place(name, options.output)
             if places[name].exists() and not options.force:
-                raise FileExistsError(f"{places[name]} is there already; --force replaces it")
+                raise FileExistsError(f"{places[name]} already exists; --force replaces it")
         for name, place in places.items():
             array = archive[name if name in archive else unnamed[name]]
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -308,33 +314,33 @@ def _add_verify(commands: Commands) -> None:
     parser = formatted(
         commands,
         "verify",
-        "whether an archive is whole",
-        "Decodes everything and compares it with its checksums.",
+        "check the integrity of an archive",
+        "Decode everything and compare it with its checksums.",
         "ddf verify masks.ddf",
     )
     parser.add_argument("archive")
     add_model(parser, _NEEDED)
-    _add_work(parser)
+    _add_threads(parser)
     add_json(parser)
     parser.set_defaults(run=_verify)
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from ddf.codec import DamagedArchiveError, FileReader
-    from ddf.codec.folders import file_names
+    from ddf.archive import DamagedArchiveError, FileReader
+    from ddf.archive.folders import file_names
 
     try:
-        with open_archive(options.archive, options.model, options.device) as archive:
-            items = archive.items(processes=options.processes)
+        with open_archive(options.archive, options.model) as archive:
+            items = archive.items(threads=options.threads)
             for _ in progress(items, len(archive), "verifying", "array"):
                 pass
-            FileReader(archive)  # what is said of files is read as well
+            FileReader(archive)  # which reads the manifests as well
             count = len(file_names(archive))
     except DamagedArchiveError as error:
         if options.json:
-            print(json.dumps({"whole": False, "error": str(error)}))
+            print(json.dumps({"intact": False, "error": str(error)}))
         raise
-    say(options, {"files": count, "whole": True}, f"{options.archive} is whole: {_files(count)}")
+    say(options, {"files": count, "intact": True}, f"{options.archive} is intact: {_files(count)}")
     return 0
 
 
@@ -342,14 +348,16 @@ def _add_recover(commands: Commands) -> None:
     parser = formatted(
         commands,
         "recover",
-        "what is left of a damaged archive",
-        "Writes the files of a damaged archive that can still be read. The exit code is 1 if anything was wrong.",
+        "recover files from a damaged archive",
+        "Write the intact files of a damaged archive. The exit code is 1 if anything was lost.",
         "ddf recover damaged.ddf -o saved",
     )
     parser.add_argument("archive")
-    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="where to; it is made if need be")
-    add_model(parser, "the model the archive was made with, unless it holds it (default: the one that comes with ddf)")
-    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to, created if needed"
+    )
+    add_model(parser, "the model the archive was made with, unless it is embedded (default: the pretrained one)")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
     add_json(parser)
     parser.set_defaults(run=_recover)
 
@@ -357,28 +365,26 @@ def _add_recover(commands: Commands) -> None:
 def _recover(options: argparse.Namespace) -> int:
     import io
 
-    from ddf.codec import Archive, ArchiveWriter, FileReader, recover
-    from ddf.codec.recover import needed_model
+    from ddf.archive import Archive, ArchiveWriter, FileReader, recover
+    from ddf.archive.recover import needed_model
 
     _check_folder(options)
     found = recover(options.archive, _fitting_model(options.model, needed_model(options.archive), options.archive))
     lost = [line.replace("; `recover` may save what is left", "") for line in found.lost]
-    buffer = io.BytesIO()  # a whole archive of what is left
-    with ArchiveWriter(buffer, model=None, verify=False) as whole:
+    buffer = io.BytesIO()  # an archive of what is intact
+    with ArchiveWriter(buffer, model=None, verify=False) as saved:
         for name, array in found.arrays:
-            if name in whole.names:
-                lost.append(f"{name!r}: there are two of that name")
+            if name in saved.names:
+                lost.append(f"{name!r}: there are two files of that name")
             else:
-                whole.add(array, name)
+                saved.add(array, name)
     reader = FileReader(Archive(buffer.getvalue()))
     written: set[Path] = set()
     for name in reader.names:
         try:
             place = reader.place(name, options.output)
             if place in written or (place.exists() and not options.force):
-                raise FileExistsError(
-                    f"{place} is there already" + ("" if place in written else "; --force replaces it")
-                )
+                raise FileExistsError(f"{place} already exists" + ("" if place in written else "; --force replaces it"))
             place.parent.mkdir(parents=True, exist_ok=True)
             reader.write(name, place)
             written.add(place)
@@ -391,7 +397,7 @@ def _recover(options: argparse.Namespace) -> int:
         f"{options.output}: {_files(len(written))}",
         *_some(
             [repr(name) for name in arrays],
-            f"{len(arrays)} of them as npy arrays: what files they were is not known any more",
+            f"{len(arrays)} of them as npy arrays, because their manifest is lost",
         ),
         *(f"lost: {line}" for line in lost),
     )

@@ -1,4 +1,4 @@
-"""What commands have in common."""
+"""Options and functions that commands share."""
 
 __all__ = [
     "Commands",
@@ -10,7 +10,7 @@ __all__ = [
     "check_output",
     "device",
     "formatted",
-    "integer_model",
+    "load_codec",
     "load_model",
     "positive",
     "progress",
@@ -29,8 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from ddf.codec import IntegerFlow
+    from ddf.archive import Codec
+    from ddf.exact import IntegerFlow
     from ddf.flow import Flow
+    from ddf.labelmaps import CausalFlow
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
@@ -40,11 +42,11 @@ Item = TypeVar("Item")
 
 
 class UsageError(ValueError):
-    """A command line that makes no sense."""
+    """An invalid command line."""
 
 
 def formatted(commands: Commands, name: str, summary: str, description: str, *examples: str) -> argparse.ArgumentParser:
-    """The parser of a command, with examples at the end of its help."""
+    """Return the parser of a command, with examples at the end of its help."""
     return commands.add_parser(
         name,
         help=summary,
@@ -55,38 +57,38 @@ def formatted(commands: Commands, name: str, summary: str, description: str, *ex
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """The option for scripts."""
+    """Add the option for scripts."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def add_model(parser: argparse.ArgumentParser, what: str) -> None:
-    """The option that names a model."""
+    """Add the option that names a model."""
     parser.add_argument("--model", metavar="FILE", help=what)
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    """The option to replace what is there."""
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    """Add the option to replace an existing file."""
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """The option that says where to compute."""
+    """Add the option that selects the device."""
     parser.add_argument("--device", type=device, help="cpu or cuda (default: a GPU if there is one)")
 
 
 def check_output(options: argparse.Namespace) -> None:
-    """Refuses to replace a file unasked, before any work is done."""
+    """Refuse to replace an existing file without --force, before any work is done."""
     path = Path(options.output)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name the file to write")
     if path.exists() and not options.force:
-        raise FileExistsError(f"{path} is there already; --force replaces it")
+        raise FileExistsError(f"{path} already exists; --force replaces it")
     if not path.resolve().parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> None:
-    """Prints a result, as JSON or in words."""
+    """Print a result, as JSON or as text."""
     if options.json:
         print(json.dumps(result, allow_nan=False))
     else:
@@ -94,7 +96,7 @@ def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> Non
 
 
 def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "map") -> Iterator[Item]:
-    """Items with a bar on a terminal: how far, how fast, how long it takes yet."""
+    """Yield items and show a progress bar if there is a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -103,85 +105,91 @@ def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "m
     yield from tqdm(items, total=total, desc=what, unit=unit, leave=False)
 
 
-def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFlow":
-    """A model of any kind; the one that comes with ddf if none is named.
+def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFlow | CausalFlow":
+    """Load a model of any kind; the pretrained one if no file is named.
 
     Arguments:
         path: Its file.
-        where: The device; None for a GPU if there is one.
+        where: The device of a model that runs on PyTorch; None for a GPU if there is one.
     """
-    import torch
+    if path is None:
+        from ddf.labelmaps import pretrained
 
-    import ddf
+        return pretrained()
+    from ddf.modelfile import load
 
-    model = ddf.codec.pretrained() if path is None else ddf.load(path)
-    return model.to(where or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load(path)
+    if hasattr(model, "to"):
+        import torch
+
+        model.to(where or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return model
 
 
-def integer_model(path: str | None, needed: bytes | None = None) -> "IntegerFlow":
-    """A model that can code.
+def load_codec(path: str | None, needed: bytes | None = None) -> "Codec":
+    """Load a model that can compress.
 
     Arguments:
-        path: Its file; None for the one that comes with ddf.
-        needed: The fingerprint of the one that is needed, if there is one.
+        path: Its file; None for the pretrained one.
+        needed: The fingerprint of the model that an archive needs, if it needs one.
     """
-    from ddf.codec import IntegerFlow
+    from ddf.archive import Codec
 
     model = load_model(path)
-    if not isinstance(model, IntegerFlow):
+    if not isinstance(model, Codec):
         raise ValueError(
-            f"{path} is a flow in floating point, which differs from machine to machine and cannot code; "
+            f"{path} is a floating-point flow, which cannot compress because its results differ between machines; "
             "`ddf train … --integer` makes a model that can" + (f"; the one needed is {needed.hex()}" if needed else "")
         )
     return model
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """Height and width of `64x96`."""
+    """Parse the height and width of `64x96`."""
     try:
         height, width = (int(part) for part in text.lower().replace("×", "x").split("x"))
         if height < 1 or width < 1:
             raise ValueError
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; say height x width, like 64x96") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; pass height x width, like 64x96") from error
     return height, width
 
 
 def positive(text: str) -> int:
-    """A positive integer."""
+    """Parse a positive integer."""
     try:
         number = int(text)
         if number < 1:
             raise ValueError
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer") from error
     return number
 
 
 def seed(text: str) -> int:
-    """An integer that random numbers can begin with."""
+    """Parse a seed."""
     try:
         number = int(text)
         if not 0 <= number < 1 << 63:
             raise ValueError
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed; say an integer from 0 on") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; pass an integer from 0 on") from error
     return number
 
 
 def device(text: str) -> str:
-    """The name of a device that is there."""
+    """Parse the name of an available device."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no device; say cpu, cuda, or cuda:1 for the second GPU")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device; pass cpu, cuda, or cuda:1 for the second GPU")
     if text != "cpu":
         import torch
 
         number = int(text.partition(":")[2] or 0)
         if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-            raise argparse.ArgumentTypeError(f"PyTorch finds no {text} on this machine; say cpu")
+            raise argparse.ArgumentTypeError(f"PyTorch finds no {text} on this machine; pass cpu")
     return text
 
 
 def thousands(number: int) -> str:
-    """A number with commas."""
+    """Format a number with commas."""
     return f"{number:,}"

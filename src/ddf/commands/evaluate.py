@@ -14,7 +14,7 @@ from ddf.commands.train import NAMED
 if TYPE_CHECKING:
     import numpy as np
 
-    from ddf.codec import IntegerFlow
+    from ddf.exact import IntegerFlow
     from ddf.flow import Flow
 
     Array = np.ndarray[Any, Any]
@@ -206,7 +206,8 @@ def _compare(model: "Flow | IntegerFlow", samples: "list[Array]", pixels: int) -
     """Bits per symbol in real bytes: of an archive, if the model can make one, and of other codecs."""
     import numpy as np
 
-    from ddf.codec import ArchiveWriter, IntegerFlow
+    from ddf.archive import ArchiveWriter
+    from ddf.exact import IntegerFlow
     from ddf.peers import peers
 
     found = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddf.commands.common import Commands, add_json, formatted, say, thousands
 
 if TYPE_CHECKING:
-    from ddf.codec import IntegerFlow
+    from ddf.exact import IntegerFlow
     from ddf.flow import Flow
 
 
@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
 def _inspect(options: argparse.Namespace) -> int:
     with options.file.open("rb") as file:
         begin = file.read(9)
-    from ddf.codec.layout import MAGIC
+    from ddf.archive.layout import MAGIC
 
     if begin[:4] == MAGIC[:4]:
         return _inspect_archive(options)
@@ -42,7 +42,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _inspect_model(options: argparse.Namespace) -> int:
     import ddf
-    from ddf.codec import IntegerFlow
+    from ddf.exact import IntegerFlow
 
     model = ddf.load(options.file)
     integer = isinstance(model, IntegerFlow)
@@ -86,7 +86,7 @@ def _inspect_model(options: argparse.Namespace) -> int:
 
 
 def _parameters(model: "Flow | IntegerFlow") -> int:
-    from ddf.codec import IntegerFlow
+    from ddf.exact import IntegerFlow
 
     modules = model.layers if isinstance(model, IntegerFlow) else model.parts()
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
@@ -95,9 +95,9 @@ def _parameters(model: "Flow | IntegerFlow") -> int:
 def _inspect_archive(options: argparse.Namespace) -> int:
     from collections import Counter
 
-    from ddf.codec import Archive
-    from ddf.codec.blocks import DTYPES
-    from ddf.codec.folders import FILES
+    from ddf.archive import Archive
+    from ddf.archive.blocks import DTYPES
+    from ddf.archive.folders import FILES
 
     with Archive(options.file) as archive:
         raw = 0
@@ -114,7 +114,7 @@ def _inspect_archive(options: argparse.Namespace) -> int:
         model = archive.fingerprint.hex() if any(archive.fingerprint) else None
         size, inside = archive.size, archive.embeds_model
     which = "made without a model" if model is None else f"model {model}, {'inside' if inside else 'not inside'}"
-    words = {"model": "by the model", "lzma": "by a general compressor", "raw": "as they are"}
+    words = {"codec": "by the model", "lzma": "by a general compressor", "raw": "as they are"}
     lines = [
         f"{options.file}: {arrays} arrays, {thousands(raw)} bytes of them in {thousands(size)} "
         f"({raw / max(1, size):.1f} : 1); {which}",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ddf.commands.common import Commands, UsageError, add_device, add_json, formatted, positive, say, seed
 
 if TYPE_CHECKING:
-    from ddf.codec import IntegerFlow
     from ddf.data import DataSet
     from ddf.data.label_maps import LabelMaps
+    from ddf.exact import IntegerFlow
     from ddf.flow import Flow
     from ddf.spec import FlowSpec
     from ddf.training import TrainingConfig
@@ -122,9 +122,8 @@ def _check_run(options: argparse.Namespace) -> None:
 def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
     import numpy as np
 
-    from ddf.codec import train_codec
-    from ddf.codec.presets import maps_in_a_step
     from ddf.data.label_maps import shares_of
+    from ddf.labelmaps import train
 
     if any(part.ndim != 2 for part in maps.maps):
         raise ValueError(f"{maps.name}: `ddf train` takes maps of one channel; for others build a flow in Python")
@@ -140,11 +139,11 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
         f"validate, {len(parts['test'])} to test",
     )
     options.preset = options.preset or "fast"
-    options.batch = options.batch or (_begun(options) or {}).get("batch") or maps_in_a_step(options.device)
+    options.batch = options.batch or (_begun(options) or {}).get("batch")
     _check_run(options)
     settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
     settings["batch_size"] = options.batch
-    model = train_codec(
+    model = train(
         [maps.classes.to_values(part) for part in parts["train"]],
         options.preset,
         [maps.classes.to_values(part) for part in parts["validation"]] or None,
@@ -201,7 +200,7 @@ def _fit(options: argparse.Namespace, spec: "FlowSpec", data: "DataSet", config:
     if options.integer:
         short = replace(config, learning_rate=1e-4, max_epochs=max(1, config.max_epochs // 5), ema=None, draws=1)
         short = replace(short, patience=short.max_epochs, precision="float32")
-        model = ddf.codec.export(flow, data, config=short, run=options.output / "integer", device=options.device)
+        model = ddf.export(flow, data, config=short, run=options.output / "integer", device=options.device)
         model.to(flow.device)
         bits = float(model.bits_per_dim(test, batch_size=128).mean())
     return _finish(options, model, bits, "bits per dimension", what)
@@ -221,7 +220,7 @@ def _finish(options: argparse.Namespace, model: "Flow | IntegerFlow", bits: floa
 
 
 def _next(options: argparse.Namespace, model: "Flow | IntegerFlow", path: Path) -> list[str]:
-    from ddf.codec import IntegerFlow
+    from ddf.exact import IntegerFlow
 
     if not isinstance(model, IntegerFlow):
         from ddf.data.classes import Columns

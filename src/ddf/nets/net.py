@@ -53,9 +53,6 @@ class Net(nn.Module, ABC):
 
     __call__: Callable[..., Tensor]
 
-    wants_symbols = False
-    """Whether it is trained on symbols rather than on one-hot vectors."""
-
     def __init__(self, num_classes: int, in_channels: int, out_channels: int) -> None:
         super().__init__()
         check_size(type(self).__name__, num_classes=num_classes, in_channels=in_channels, out_channels=out_channels)

@@ -22,7 +22,7 @@ def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Ten
 
     def loss(net: nn.Module, x: Tensor) -> Tensor:
         given, target = layer.given_and_target(x)
-        seen = given if layer.net.wants_symbols else one_hot(given, layer.num_classes)
+        seen = one_hot(given, layer.num_classes)
         chances = net(seen).float().log_softmax(dim=1)
         # By one-hot vectors: summed in the same order every time, on a GPU too.
         return (chances * one_hot(target, layer.num_classes)).sum() / (-log(2) * target.numel())

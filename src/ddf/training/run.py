@@ -12,8 +12,9 @@ from typing import Any, TextIO
 
 from torch import Tensor
 
+from ddf.checkpoint import read_tensors, write_tensors
 from ddf.files import atomic_write
-from ddf.tensorfile import DamagedFileError, read_tensors, write_tensors
+from ddf.modelfile import DamagedFileError
 
 # Settings that the layers still to be trained may have otherwise than the finished ones.
 _CHANGEABLE = (

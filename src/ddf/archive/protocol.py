@@ -1,0 +1,34 @@
+"""What an archive expects of the codec that it stores arrays with."""
+
+__all__ = ["Array", "Codec", "InvalidCodeError"]
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class InvalidCodeError(ValueError):
+    """Bytes that no encoder writes."""
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """A lossless codec of integer arrays. Several threads may call it at once."""
+
+    fingerprint: bytes
+    """16 bytes that identify the model."""
+
+    def encode(self, array: Array) -> bytes | None:
+        """Encode an array; return None if the codec does not support its shape or values."""
+
+    def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
+        """Decode what `encode` returned for an array of this shape and dtype.
+
+        Raises:
+            InvalidCodeError: No encoder returns these bytes for such an array.
+        """
+
+    def to_bytes(self) -> bytes:
+        """Return the model file; `ddf.modelfile.from_bytes` loads it."""

@@ -1,0 +1,289 @@
+"""A flow in integers: the same decisions and frequencies everywhere, at next to no cost."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ddf import TrainingConfig, architectures, fit, spec
+from ddf.archive import InvalidCodeError, compress, decompress
+from ddf.exact import IntegerFlow, ModelError, export, integer
+from ddf.exact.coder import Decoder, Encoder
+from ddf.exact.integer import ExactAffine, InexactNetError
+from ddf.exact.products import bytes_are_exact
+from ddf.exact.quantize import quantize_net
+from ddf.nets import MLP
+from tests.zoo import INTEGER_FLOWS, VALUES, draw_maps
+
+FIXED = 58
+"""What an archive of one array costs beside its block."""
+
+
+def code(model: IntegerFlow, x: np.ndarray) -> bytes:
+    encoder = Encoder()
+    for symbols, predictions in model.forward(x):
+        for part, prediction in zip(symbols, predictions, strict=True):
+            encoder.put(part, prediction)
+    return encoder.finish()
+
+
+def decode(model: IntegerFlow, data: bytes, batch: int, shape: tuple[int, ...]) -> np.ndarray:
+    decoder = Decoder(data)
+    return model.inverse(batch, shape, lambda predictions: np.stack([decoder.take(part) for part in predictions]))
+
+
+@pytest.mark.parametrize("name", INTEGER_FLOWS)
+def test_an_integer_flow_decodes_what_it_coded(name: str, device: str) -> None:
+    make, shape = INTEGER_FLOWS[name]
+    flow = make().to(device)
+    assert flow.is_exact()
+    x = flow.classes.to_symbols(np.stack(draw_maps(5, shape, flow.num_classes)))
+    x = x[:, None] if len(shape) == 2 else x
+    data = code(flow, x)
+    assert np.array_equal(decode(flow, data, 5, x.shape[1:]), x)
+    assert code(make(), x) == data, "on a CPU it is the same"
+
+
+@pytest.fixture(scope="module")
+def model() -> IntegerFlow:
+    """A flow for maps of any size that two squeezes divide."""
+    return INTEGER_FLOWS["any-size"][0]()
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (1, 8, 12), (3, 8, 12), (2, 1, 4, 8), (2, 3, 1, 4, 4)])
+def test_arrays_of_samples_are_coded(model: IntegerFlow, shape: tuple[int, ...]) -> None:
+    array = np.array(VALUES, dtype=np.int32)[np.random.default_rng(0).integers(0, 4, shape)]
+    data = model.encode(array)
+    assert data is not None
+    again = model.decode(data, array.shape, array.dtype)
+    assert np.array_equal(again, array)
+    assert again.dtype == array.dtype
+
+
+@pytest.mark.parametrize("shape", [(4,), (6, 8), (3, 8, 9), (0, 8, 8), (), (4, 0)])
+def test_arrays_of_other_shapes_are_not(model: IntegerFlow, shape: tuple[int, ...]) -> None:
+    assert model.encode(np.zeros(shape, np.uint8)) is None
+
+
+def test_arrays_of_other_values_are_not(model: IntegerFlow) -> None:
+    assert model.encode(np.full((4, 4), 7)) is None
+    with pytest.raises(InvalidCodeError, match=r"does not code arrays of shape \(5, 4\)"):
+        model.decode(b"", (5, 4), np.dtype(np.uint8))
+
+
+def test_batches_do_not_change_the_code(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.stack(draw_maps(7, (8, 12), 4))
+    data = model.encode(array)
+    assert data is not None
+    monkeypatch.setattr("ddf.exact.flow._BATCH_PIXELS", 2 * 96)
+    assert np.array_equal(model.decode(model.encode(array) or b"", array.shape, array.dtype), array)
+
+
+def test_what_is_predicted_of_a_map_depends_on_that_map_alone(model: IntegerFlow) -> None:
+    x = model.classes.to_symbols(np.stack(draw_maps(20, (12, 20), 4)))[:, None]
+    together = model.forward(x)
+    for i in (0, 7, 19):
+        for (symbols, predictions), (alone, (prediction,)) in zip(together, model.forward(x[i : i + 1]), strict=True):
+            assert np.array_equal(symbols[i], alone[0])
+            assert np.array_equal(predictions[i].place, prediction.place)
+            assert np.array_equal(predictions[i].rows, prediction.rows)
+
+
+def test_threads_share_a_model(model: IntegerFlow) -> None:
+    maps = [np.stack(draw_maps(2, (12, 20), 4, seed)) for seed in range(24)]
+    want = [model.encode(array) for array in maps]
+    fresh = IntegerFlow.from_bytes(model.to_bytes())
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(fresh.encode, maps)) == want
+        again = list(pool.map(lambda code: fresh.decode(code, (2, 12, 20), np.dtype(np.uint8)), want))
+    assert all(np.array_equal(one, two) for one, two in zip(again, maps, strict=True))
+
+
+def test_a_model_file_is_the_model(tmp_path: Path) -> None:
+    for make, shape in INTEGER_FLOWS.values():
+        flow = make()
+        flow.save(tmp_path / "model")
+        again = IntegerFlow.load(tmp_path / "model")
+        assert again.fingerprint == flow.fingerprint
+        assert again.to_bytes() == flow.to_bytes()
+        x = flow.classes.to_symbols(np.stack(draw_maps(2, shape, flow.num_classes)))
+        x = x[:, None] if len(shape) == 2 else x
+        assert code(again, x) == code(flow, x)
+    fingerprints = {make().fingerprint for make, _ in INTEGER_FLOWS.values()}
+    assert len(fingerprints) == len(INTEGER_FLOWS)
+    architectures.vectors(4, 2, spec.MLPSpec(hidden=8)).build().save(tmp_path / "float")
+    with pytest.raises(ModelError, match="holds a model of the kind 'flow'; `export` makes integer flows"):
+        IntegerFlow.load(tmp_path / "float")
+    data = bytearray((tmp_path / "model").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "model").write_bytes(data)
+    with pytest.raises(ModelError, match="damaged"):
+        IntegerFlow.load(tmp_path / "model")
+
+
+def test_export_of_couplings() -> None:
+    """Each layer is trained on what the integer layers before it leave."""
+    maps = np.stack(draw_maps(80, (8, 8), 3, seed=2)) % 3
+    data = torch.from_numpy(maps.astype(np.int64))[:, None]
+    net = spec.DenseNetSpec(blocks=1, hidden=16)
+    layers = (spec.SqueezeSpec(), spec.DenoisingCouplingSpec(net, top=3), spec.SplitPriorSpec(net))
+    flow = spec.FlowSpec(3, (1, 8, 8), layers).build()
+    config = TrainingConfig(batch_size=8, max_epochs=6, learning_rate=3e-3)
+    fit(flow, data, config=config)
+    integer = export(flow, data, config=TrainingConfig(batch_size=8, max_epochs=2, learning_rate=1e-3))
+    archive = compress(maps, integer)
+    assert np.array_equal(decompress(archive, integer), maps)
+    assert len(archive) * 8 < 1.1 * float(flow.bits_per_dim(data).sum()) * 64 + 8 * FIXED + 64
+
+
+def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
+    affine = ExactAffine(torch.ones(1, 4000, 3, 3), torch.zeros(1), input_bits=7)
+    affine.eval()
+    assert affine.bound() > 1 << 24
+    assert affine.weight.dtype == torch.float64
+    assert affine.is_exact()
+    small = ExactAffine(torch.ones(1, 4), torch.zeros(1), input_bits=7).eval()
+    assert small.weight.dtype == torch.float32
+    assert small.is_exact()
+    weight = 1 - torch.rand(1, 900, 3, 3, generator=torch.Generator().manual_seed(0)) / 4
+    middle = ExactAffine(weight, torch.zeros(1), input_bits=7).eval()
+    assert middle.tap_bound() < 1 << 24 < middle.bound()
+    assert middle.weight.dtype == torch.float32
+    assert middle.is_exact()
+    with pytest.raises(InexactNetError, match="do not fit into a double"):
+        ExactAffine(torch.ones(1, 4), torch.full((1,), 1e30), input_bits=7).eval()
+
+
+@pytest.mark.parametrize("reads_out", [False, True])
+@pytest.mark.parametrize("input_bits", [0, 7])
+def test_rounding_is_as_exact_as_the_sums(input_bits: int, reads_out: bool) -> None:
+    """Sums near what each format holds, moved down by many bits, by none, and up."""
+    generator = torch.Generator().manual_seed(0)
+    formats = set()
+    for largest in (0.01, 1.0, 63.0, 63.9, 127.0):
+        for inputs in (4, 60, 500, 1000, 1040):
+            weight = largest * (1 - torch.rand(3, inputs, generator=generator) / 9)
+            affine = ExactAffine(weight, torch.tensor([0.0, 0.3, 5.0]), input_bits, reads_out).eval()
+            assert affine.fixed is not None
+            x = torch.randint((1 << input_bits) * 7 // 8, 1 << input_bits, (200, inputs), generator=generator)
+            x = torch.ones_like(x) if input_bits == 0 else x
+            integers, bias = (part.long() for part in affine.fixed)
+            sums = x @ integers.T + bias
+            down = affine.shift.long() + input_bits - (8 if reads_out else 7)
+            want = (sums << (-down).clamp(min=0)) + torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
+            want >>= down.clamp(min=0)
+            for _ in range(2):
+                got = affine(x / (1 << input_bits)) * (256 if reads_out else 128)
+                assert torch.equal(got.long(), want if reads_out else want.clamp(0, 127))
+                formats.add(affine.dtype)
+                affine.use_no_bytes()
+    assert torch.float32 in formats
+    assert (torch.int8 in formats) == bytes_are_exact(torch.device("cpu"))
+
+
+def test_sums_are_those_of_64_bits(device: str) -> None:
+    """Convolutions at the edge of what each format holds, by bytes where the device has them, and without."""
+    generator = torch.Generator().manual_seed(0)
+    for inputs in (5, 900, 4000):
+        weight = 1 - torch.rand(3, inputs, 3, 3, generator=generator) / 4
+        affine = ExactAffine(weight, torch.zeros(3), input_bits=7, reads_out=True).eval().to(device)
+        assert affine.fixed is not None
+        x = torch.randint(120, 128, (2, 4, 5, inputs), generator=generator)
+        integers = affine.fixed[0].cpu().double()
+        sums = F.conv2d(x.permute(0, 3, 1, 2).double(), integers, padding=1).permute(0, 2, 3, 1)
+        down = affine.shift.cpu().double() + 7 - 8
+        want = torch.floor(sums * 2**-down + 0.5)
+        for change in (lambda: None, affine.use_no_bytes, affine.double):
+            change()
+            assert torch.equal(affine.run(x.to(device)).cpu().double(), want)
+            assert affine.is_exact()
+
+
+def test_what_a_user_says_of_precision_has_no_say(device: str) -> None:
+    """Not even after a model has been loaded, when it has proved itself."""
+    for make, shape in INTEGER_FLOWS.values():
+        want, flow = make(), make().to(device)
+        x = flow.classes.to_symbols(np.stack(draw_maps(2, shape, flow.num_classes)))
+        x = x[:, None] if len(shape) == 2 else x
+        for affine in flow._affines().values():
+            affine.use_no_bytes()
+        before = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            with torch.autocast(device, torch.bfloat16):
+                data = code(flow, x)
+        finally:
+            torch.set_float32_matmul_precision(before)
+        assert data == code(want, x)
+
+
+def test_a_trained_net_needs_no_doubles(model: IntegerFlow) -> None:
+    assert {affine.weight.dtype for affine in model._affines().values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([torch.int32], ["floating point is used"]),
+        ([torch.int32, torch.float32], ["floating point is used", "double is used"]),
+    ],
+)
+def test_a_device_that_cannot_add_is_not_used(
+    model: IntegerFlow, monkeypatch: pytest.MonkeyPatch, wrong: list[torch.dtype], said: list[str]
+) -> None:
+    monkeypatch.setattr("ddf.exact.integer.bytes_are_exact", lambda device: True)  # whether they are fast here or not
+    flow = IntegerFlow.from_bytes(model.to_bytes())
+    right = integer.add_taps
+    monkeypatch.setattr(integer, "add_taps", lambda *args: right(*args) + (1 << 14) * (args[-1] in wrong))
+    with pytest.warns(UserWarning, match="is used") as warned:
+        flow.to("cpu")
+    assert [message for message in said if any(message in str(one.message) for one in warned)] == said
+    assert len(warned) == len(said)
+    assert flow.is_exact()
+    x = np.random.default_rng(0).integers(0, 4, (1, 1, 20, 20))
+    data = code(flow, x)
+    monkeypatch.undo()
+    assert data == code(model, x)
+
+
+def test_bytes_that_do_not_add_up_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CPUs that add pairs of products in 16 bits."""
+
+    def saturated(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        products = (x.int() + 128).unsqueeze(2) * kernel.int()
+        pairs = products.unflatten(1, (-1, 2)).sum(dim=2).clamp(-(1 << 15), (1 << 15) - 1)
+        return (pairs.sum(dim=1) - 128 * kernel.int().sum(dim=0)).int()
+
+    cpu, probe = torch.device("cpu"), bytes_are_exact.__wrapped__
+    monkeypatch.setattr("ddf.exact.products._has_bytes", lambda device: True)
+    monkeypatch.setattr(torch, "_int_mm", lambda x, kernel: x.int() @ kernel.int())
+    assert probe(cpu)
+    monkeypatch.setattr(torch, "_int_mm", saturated)
+    assert not probe(cpu)
+
+
+def test_a_size_for_which_there_is_no_product_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries refuse some, and nobody says which."""
+    monkeypatch.setattr("ddf.exact.integer.bytes_are_exact", lambda device: True)
+    affine = ExactAffine(torch.rand(5, 9), torch.zeros(5), input_bits=7).eval()
+    x = torch.randint(128, (20, 9))
+
+    def refuse(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(torch, "_int_mm", lambda x, kernel: x.int() @ kernel.int())
+    want = affine.run(x)
+    assert want.dtype == torch.int8
+    monkeypatch.setattr(torch, "_int_mm", refuse)
+    for _ in range(2):
+        assert torch.equal(affine.run(x).to(torch.int8), want)
+
+
+def test_what_has_no_integer_form() -> None:
+    with pytest.raises(InexactNetError, match=r"MLP\(.*has no integer form"):
+        quantize_net(MLP(3, 1, 1, activation="tanh"), [])
+    with pytest.raises(ModelError, match="ModularCoupling has no integer form"):
+        export(architectures.eight_gaussians("modular").build(), torch.zeros(4, 2, dtype=torch.long))
