@@ -1,4 +1,4 @@
-"""A tour in about a minute: train, score beside what is exactly possible, sample, compress, decompress, look.
+"""A tour in about a minute: train, score, sample, compress, decompress, look.
 
 python -m ddf.demo [FOLDER]
 """
@@ -18,11 +18,10 @@ import torch
 from PIL import Image
 
 from ddf import architectures, viz
-from ddf.analysis import bits_of, states_of
 from ddf.archive import Archive, ArchiveWriter, FileReader, FileWriter, files_in
 from ddf.data import EightGaussians
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
-from ddf.exact import IntegerFlow
+from ddf.labelmaps import CausalFlow, pretrained, train
 from ddf.spec import MLPSpec
 from ddf.training import TrainingConfig, fit
 
@@ -36,13 +35,13 @@ FLOWS = {
     "modular": architectures.eight_gaussians("modular", net=MLPSpec(activation="tanh"), scale=False),
 }
 NAMES = {"denoising": "Discrete Denoising Flow", "modular": "Discrete Flow"}
-SCENES, UNSEEN, STEPS = 120, 24, 300
+SCENES, UNSEEN, STEPS = 120, 24, 2500
 
 Rows = list[tuple[str, float]]
 
 
 def main(folder: str = "demo") -> dict[str, dict[str, float]]:
-    """Runs the tour.
+    """Run the tour.
 
     Arguments:
         folder: Where pictures, models and archives go.
@@ -67,7 +66,7 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
     print(f"\nPictures to look at, in {target}:")
     print("  eight-gaussians.png  samples of two flows beside the data")
     print("  samples.png          street scenes as the codec's model draws them, after a few seconds of training")
-    print("  explanation.png      what the model makes of a scene, layer by layer, and where its bits go")
+    print("  explanation.png      a scene, its ranks, and where its bits go")
     print("\nNext, with label maps of your own in place of these:")
     scenes, archive = (shlex.quote(str(target / name)) for name in ("scenes", "scenes.ddf"))
     print(f"  ddf train {scenes} -o run")
@@ -78,7 +77,7 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
 
 
 def _eight_gaussians(target: Path) -> Rows:
-    print(f"1. Two flows learn {SAMPLES:,} points around eight centres, in 91 × 91 bins.", flush=True)
+    print(f"1. Two flows learn {SAMPLES:,} points around eight centers, in 91 × 91 bins.", flush=True)
     data, test = EightGaussians.sample(SAMPLES, seed=0), EightGaussians.sample(SAMPLES, seed=1)
     rows = [
         ("no coupling, at best (exact)", EightGaussians.factorized_optimum()),
@@ -107,13 +106,11 @@ def _about(what: str, data: str, figure: float, unit: str) -> dict[str, Any]:
 
 
 def _scenes(target: Path) -> Rows:
-    from ddf.labelmaps import pretrained, train
-
     print(f"2. A codec learns {SCENES} drawn street scenes of 5 classes.", flush=True)
     start = time.monotonic()
     scenes = draw_scenes(SCENES, seed=0)
     unseen = draw_scenes(UNSEEN, seed=1)
-    model = train(scenes, "fast", classes=SCENE_CLASSES, mirrored=True, steps=STEPS, device="cpu")
+    model = train(scenes, "fast", SCENE_CLASSES, mirrored=True, steps=STEPS, progress=False)
     print(f"   trained in {time.monotonic() - start:.0f} s", flush=True)
     print(f"3. It compresses {UNSEEN} others, and gets them back.", flush=True)
     folder = target / "scenes"
@@ -130,10 +127,10 @@ def _scenes(target: Path) -> Rows:
     model.about = _about("fast codec", f"{SCENES} drawn street scenes", figure, "pixel")
     model.save(target / "codec.safetensors")
     rows = [
-        ("PNG, optimised", 8 * png / pixels),
+        ("PNG, optimized", 8 * png / pixels),
         ("xz, each scene by itself", 8 * sum(len(lzma.compress(scene.tobytes())) for scene in unseen) / pixels),
-        ("ddf, the model that comes with it (it has seen other such scenes)", _archived(unseen, pretrained())),
-        (f"ddf, a model trained for {STEPS} steps per net", figure),
+        ("ddf, the model that comes with it (trained on drawn maps, such scenes among them)", _archived(unseen, pretrained())),
+        (f"ddf, a model trained for {STEPS} steps", figure),
     ]
     archive = target / "scenes.ddf"
     with ArchiveWriter(archive, model, embed_model=True, overwrite=True) as writer:
@@ -146,15 +143,14 @@ def _scenes(target: Path) -> Rows:
         with Image.open(path) as one, Image.open(folder / path.name) as two:
             if one.tobytes() != two.tobytes() or one.getpalette() != two.getpalette():
                 raise RuntimeError(f"{path} is not what it was")
-    drawn = model.sample(12, torch.Generator().manual_seed(0), size=(96, 144)).numpy()
-    viz.sheet(drawn[:, 0], viz.colors_of(SCENE_CLASSES), target / "samples.png")
+    drawn = SCENE_CLASSES.to_symbols(model.sample(12, (96, 144)))
+    viz.sheet(drawn, viz.colors_of(SCENE_CLASSES), target / "samples.png")
     largest = max(unseen, key=lambda scene: scene.size)
-    bits = bits_of(model, largest[None, None]).by_symbol[0, 0]
-    viz.explanation(states_of(model, largest[None]), bits, SCENE_CLASSES.colors, target / "explanation.png")
+    viz.causal_explanation(largest, model.explain(largest), SCENE_CLASSES, target / "explanation.png")
     return rows
 
 
-def _archived(maps: list[np.ndarray[Any, Any]], model: IntegerFlow) -> float:
+def _archived(maps: list[np.ndarray[Any, Any]], model: CausalFlow) -> float:
     """Bits per pixel of maps in one archive."""
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model) as writer:

@@ -1,6 +1,7 @@
 """Pictures."""
 
 __all__ = [
+    "causal_explanation",
     "colors_of",
     "explanation",
     "learning_curves",
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from colorsys import hsv_to_rgb
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from torch import Tensor
 from ddf.analysis import State
 from ddf.data.classes import Classes, Color
 from ddf.files import atomic_write
+
+if TYPE_CHECKING:
+    from ddf.labelmaps import Explanation
 
 
 def pair_histograms(samples: Mapping[str, Tensor], num_classes: int, path: str | PathLike[str]) -> None:
@@ -226,6 +230,56 @@ def explanation(
     ticks = [tick for tick in (0.01, 0.1, 1.0, 10.0) if tick < 0.7 * most]
     bar.set_ticks([*ticks, most], labels=[*(f"{tick:g}" for tick in ticks), f"{most:.1f}"])
     bar.ax.minorticks_off()
+    _save(figure, path)
+
+
+def causal_explanation(
+    labels: np.ndarray[Any, Any], found: "Explanation", classes: Classes | None, path: str | PathLike[str]
+) -> None:
+    """Draw what a causal flow makes of a map: the map, its ranks, the margins and the bits.
+
+    Arguments:
+        labels: The map (height, width).
+        found: What `CausalFlow.explain` returned for it.
+        classes: The classes of the labels, for their colors; None if they are not known.
+        path: The picture to write, a PNG.
+    """
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    values, symbols = np.unique(labels, return_inverse=True)
+    known = classes is not None and set(values.tolist()) <= set(classes.values)
+    if known and classes is not None:
+        symbols, table = classes.to_symbols(labels), np.array(colors_of(classes), np.uint8)
+    else:
+        table = np.array(colors_of(Classes.plain(max(2, len(values)))), np.uint8)
+    ratio = min(max(labels.shape[0] / labels.shape[1], 0.3), 1.6)
+    figure = Figure(figsize=(12, 2 * (6 * ratio + 0.45)), layout="constrained")
+    panels = figure.subplots(2, 2)
+    for axes in panels.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color("lightgrey")
+    panels[0, 0].imshow(table[symbols.reshape(labels.shape)], interpolation="nearest")
+    panels[0, 0].set_title(f"the map: {len(values)} labels", fontsize=10)
+    steps = np.linspace(0, 1, 7)[:, None]
+    ranks = np.round((1 - steps) * _FIRST_RANK + steps * _LAST_RANK).astype(np.uint8)
+    ranks[0] = 255
+    panels[0, 1].imshow(ranks[found.ranks.clip(max=6)], interpolation="nearest")
+    right = (found.ranks == 0).mean()
+    panels[0, 1].set_title(f"its ranks: white where the prediction was right ({right:.2%})", fontsize=10)
+    image = panels[1, 0].imshow(found.margins.clip(0, 10), cmap="Blues", vmin=0, vmax=10, interpolation="nearest")
+    panels[1, 0].set_title("margin: how far the first class is ahead of the second", fontsize=10)
+    figure.colorbar(image, ax=panels[1, 0], label="nats (10 and more in the darkest)", fraction=0.046)
+    least, most = 0.01, max(1.0, float(found.bits.max()))
+    image = panels[1, 1].imshow(
+        found.bits.clip(min=least), norm=LogNorm(least, most), cmap="inferno", interpolation="nearest"
+    )
+    panels[1, 1].set_title(
+        f"bits: {found.bits.sum():,.0f}, {found.bits.mean():.4f} per pixel; half of them in "
+        f"{share_of_half(found.bits):.1%} of the pixels",
+        fontsize=10,
+    )
+    figure.colorbar(image, ax=panels[1, 1], label="bits of a pixel", fraction=0.046)
     _save(figure, path)
 
 

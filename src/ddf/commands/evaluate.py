@@ -1,6 +1,6 @@
 """`ddf evaluate`."""
 
-__all__ = ["add", "read_samples"]
+__all__ = ["add", "read_maps", "read_samples"]
 
 import argparse
 import io
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ddf.exact import IntegerFlow
     from ddf.flow import Flow
+    from ddf.labelmaps import CausalFlow
 
     Array = np.ndarray[Any, Any]
 
@@ -23,20 +24,20 @@ _BATCH_SYMBOLS = 1 << 17
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = formatted(
         commands,
         "evaluate",
-        "the bits that data takes under a model",
-        "Scores data: bits per dimension with the standard error over samples, by layer and by class.",
+        "score data under a model",
+        "Score data: bits per dimension with the standard error over samples, by layer or rank and by class.",
         "ddf evaluate run/model.safetensors masks",
         "ddf evaluate run/model.safetensors masks --compare",
         "ddf evaluate run/model.safetensors mnist --count 1000 --json",
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("data", metavar="DATA", help=f"a path, or the test set of one of {', '.join(NAMED)}")
-    parser.add_argument("--compare", action="store_true", help="with PNG, xz and what else is installed")
-    parser.add_argument("--count", type=positive, metavar="N", help="the first so many samples")
+    parser.add_argument("--compare", action="store_true", help="compare with PNG, xz and other installed codecs")
+    parser.add_argument("--count", type=positive, metavar="N", help="evaluate only the first N samples")
     parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
     add_device(parser)
     add_json(parser)
@@ -120,8 +121,11 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     from ddf.analysis import bits_of
     from ddf.data.classes import Columns
+    from ddf.labelmaps import CausalFlow
 
     model = load_model(options.model, options.device)
+    if isinstance(model, CausalFlow):
+        return _evaluate_maps(options, model)
     samples, skipped = read_samples(model, options.data, options.source)
     samples = samples[: options.count]
     for line in skipped:
@@ -173,6 +177,97 @@ def _evaluate(options: argparse.Namespace) -> int:
         result["others"] = rivals
         lines += ["", "| each sample by itself, in real bytes | bits per dimension |", "|---|---|"]
         lines += [f"| {name} | {bits:.5f} |" for name, bits in rivals.items()]
+    say(options, result, *lines)
+    return 0
+
+
+def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
+    """Read label maps (height, width), and what was left out."""
+    from ddf.data import read_label_maps
+
+    found = read_label_maps(data)
+    maps = [found.classes.to_values(part) for part in found.maps]
+    if {part.ndim for part in maps} == {1}:
+        import numpy as np
+
+        maps = [np.stack(maps)]  # one map in an npy file
+    if any(part.ndim != 2 for part in maps):
+        raise ValueError(f"{data} has maps of several channels; this model is for maps of one channel")
+    return maps, tuple(found.skipped)
+
+
+def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
+    """Score label maps under a causal flow."""
+    from collections import Counter
+
+    import numpy as np
+
+    if options.data in NAMED:
+        raise ValueError(f"{options.model} is a model of label maps; name a folder of maps, not {options.data}")
+    maps, skipped = read_maps(options.data)
+    maps = maps[: options.count]
+    for line in skipped:
+        print(f"left out: {line}", file=sys.stderr)
+    totals, ranks, rank_bits = [], np.zeros(7), np.zeros(7)
+    counts: Counter[int] = Counter()
+    costs: Counter[int] = Counter()
+    for one in progress(maps, len(maps), "scoring", "map"):
+        found = model.explain(one)
+        totals.append((float(found.bits.sum(dtype=np.float64)), one.size))
+        ranks += np.bincount(found.ranks.ravel(), minlength=7)
+        rank_bits += np.bincount(found.ranks.ravel(), weights=found.bits.ravel(), minlength=7)
+        labels, place = np.unique(one, return_inverse=True)
+        for label, times, taken in zip(
+            labels.tolist(),
+            np.bincount(place.ravel()),
+            np.bincount(place.ravel(), weights=found.bits.ravel()),
+            strict=True,
+        ):
+            counts[label] += int(times)
+            costs[label] += float(taken)
+    bits, sizes = np.array(totals).T
+    mean = bits.sum() / sizes.sum()
+    error = float(np.sqrt(((bits - mean * sizes) ** 2).sum()) / sizes.sum()) if len(maps) > 1 else None
+    classes = [
+        {"class": str(label), "share": counts[label] / sizes.sum(), "bits_per_symbol": costs[label] / counts[label]}
+        for label, _ in counts.most_common(40)
+    ]
+    rows = [
+        {"rank": rank, "share": ranks[rank] / sizes.sum(), "bits": rank_bits[rank] / sizes.sum()}
+        for rank in range(7)
+        if ranks[rank]
+    ]
+    lines = [
+        f"{mean:.5f}{'' if error is None else f' ± {error:.5f}'} bits per pixel: {len(maps)} maps, "
+        f"{int(sizes.sum())} pixels",
+        "",
+        "| rank of the pixel under the prediction | of all pixels | bits per pixel |",
+        "|---|---|---|",
+        *(f"| {row['rank']} | {row['share']:.3%} | {row['bits']:.5f} |" for row in rows),
+        "",
+        "| class | of all pixels | bits per pixel of it |",
+        "|---|---|---|",
+        *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
+    ]
+    result: dict[str, Any] = {
+        "bits_per_dim": mean, "standard_error": error, "samples": len(maps), "symbols": int(sizes.sum()),
+        "ranks": rows, "classes": classes, "left_out": list(skipped),
+    }  # fmt: skip
+    if options.compare:
+        from ddf.archive import ArchiveWriter
+        from ddf.peers import peers
+
+        buffer = io.BytesIO()
+        with ArchiveWriter(buffer, model, verify=False) as archive:
+            for one in maps:
+                archive.add(one)
+        rivals = {"ddf, in one archive": 8 * len(buffer.getvalue()) / sizes.sum()}
+        if all(0 <= one.min() and one.max() < 256 for one in maps):
+            for name, encode in peers().items():
+                rivals[name] = 8 * sum(len(encode(one.astype(np.uint8))) for one in maps) / sizes.sum()
+        result["others"] = rivals
+        lines += ["", "| each map by itself, in real bytes | bits per pixel |", "|---|---|"]
+        lines += [f"| {name} | {value:.5f} |" for name, value in rivals.items()]
     say(options, result, *lines)
     return 0
 

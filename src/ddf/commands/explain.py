@@ -4,18 +4,22 @@ __all__ = ["add"]
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddf.commands.common import Commands, UsageError, add_force, add_json, check_output, formatted, load_model, say
-from ddf.commands.evaluate import read_samples
+from ddf.commands.evaluate import read_maps, read_samples
+
+if TYPE_CHECKING:
+    from ddf.labelmaps import CausalFlow
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = formatted(
         commands,
         "explain",
-        "what a model makes of a map, and where its bits go",
-        "Draws two pictures in one: the map after every layer, and the bits that each pixel takes.",
+        "draw what a model makes of a map",
+        "Draw a map, its ranks under the model's predictions, and the bits that each pixel takes.",
         "ddf explain run/model.safetensors masks/0001.png -o out.png",
     )
     parser.add_argument("model", metavar="MODEL")
@@ -30,11 +34,14 @@ def _explain(options: argparse.Namespace) -> int:
     from ddf import viz
     from ddf.analysis import bits_of, states_of
     from ddf.data.classes import Classes
+    from ddf.labelmaps import CausalFlow
 
     if options.output.suffix.lower() != ".png":
         raise UsageError(f"-o {options.output}, but it must end in .png")
     check_output(options)
     model = load_model(options.model)
+    if isinstance(model, CausalFlow):
+        return _explain_map(options, model)
     if len(model.shape) != 3:
         raise ValueError(f"{options.model} is a model of vectors; only those of maps can be drawn")
     samples, _ = read_samples(model, options.image)
@@ -49,5 +56,28 @@ def _explain(options: argparse.Namespace) -> int:
         {"file": str(options.output), "bits": float(bits.sum()), "bits_per_pixel": float(bits.mean())},
         f"{options.output}: {bits.sum():.0f} bits, {bits.mean():.4f} per pixel; half of them in "
         f"{viz.share_of_half(bits):.1%} of the pixels",
+    )
+    return 0
+
+
+def _explain_map(options: argparse.Namespace, model: "CausalFlow") -> int:
+    from ddf import viz
+
+    maps, _ = read_maps(options.image)
+    if len(maps) != 1:
+        raise ValueError(f"{options.image} holds {len(maps)} maps; name a file of one")
+    found = model.explain(maps[0])
+    viz.causal_explanation(maps[0], found, model.classes, options.output)
+    right = float((found.ranks == 0).mean())
+    say(
+        options,
+        {
+            "file": str(options.output),
+            "bits": float(found.bits.sum()),
+            "bits_per_pixel": float(found.bits.mean()),
+            "right": right,
+        },
+        f"{options.output}: {found.bits.sum():.0f} bits, {found.bits.mean():.4f} per pixel; {right:.2%} of the pixels "
+        f"predicted right, half of the bits in {viz.share_of_half(found.bits):.1%} of the pixels",
     )
     return 0

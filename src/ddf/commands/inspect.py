@@ -11,15 +11,16 @@ from ddf.commands.common import Commands, add_json, formatted, say, thousands
 if TYPE_CHECKING:
     from ddf.exact import IntegerFlow
     from ddf.flow import Flow
+    from ddf.labelmaps import CausalFlow
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = formatted(
         commands,
         "inspect",
-        "what is in a model or an archive",
-        "Says what a file holds, in words.",
+        "describe a model or an archive",
+        "Describe a model or an archive.",
         "ddf inspect run/model.safetensors",
         "ddf inspect masks.ddf",
     )
@@ -42,54 +43,60 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _inspect_model(options: argparse.Namespace) -> int:
     import ddf
-    from ddf.exact import IntegerFlow
+    from ddf.archive import Codec
 
     model = ddf.load(options.file)
-    integer = isinstance(model, IntegerFlow)
-    kind = "integer flow: codes the same on every machine" if integer else "flow in floating point"
-    parameters = _parameters(model)
+    kind, parameters, layers = _details(model)
     shape = ["any" if side is None else side for side in model.shape]
     about = model.about
+    classes = f"{model.num_classes} classes" if model.num_classes else "any labels"
     lines = [
         f"{options.file}: {kind}",
-        f"  {model.num_classes} classes, samples of {' × '.join(map(str, shape))}, {thousands(parameters)} parameters, "
+        f"  {classes}, samples of {' × '.join(map(str, shape))}, {thousands(parameters)} parameters, "
         f"{thousands(options.file.stat().st_size)} bytes",
     ]
     if about:
         lines.append(
-            f"  {about.get('what', 'a model')}, trained on {about.get('trained_on', 'something')}: "
-            f"{about.get('figure')} {about.get('unit', 'bits')} on data it had not seen"
+            f"  {about.get('what', 'a model')}, trained on {about.get('trained_on', 'unknown data')}: "
+            f"{about.get('figure')} {about.get('unit', 'bits')} on held-out data"
         )
-    if isinstance(model, IntegerFlow):
+    if isinstance(model, Codec):
         lines.append(f"  fingerprint {model.fingerprint.hex()}")
-        layers = [repr(layer) for layer in model.layers]
-    else:
-        layers = [repr(layer) for layer in model.layer_list()]
-    lines += ["  layers, from the data on:", *(f"  {i:>4}  {layer}" for i, layer in enumerate(layers))]
+    if layers:
+        lines += ["  layers, from the data on:", *(f"  {i:>4}  {layer}" for i, layer in enumerate(layers))]
     values = getattr(model.classes, "values", None)
     names = getattr(model.classes, "names", None) or ()
     if values and len(values) <= 40 and not isinstance(values[0], tuple):
         pairs = [f"{value} {names[i]}" if names else str(value) for i, value in enumerate(values)]
         lines.append(f"  classes: {', '.join(pairs)}")
     result: dict[str, Any] = {
-        "kind": "integer flow" if integer else "flow",
+        "kind": kind.partition(":")[0],
         "classes": model.num_classes,
         "shape": list(model.shape),
         "parameters": parameters,
         "layers": layers,
         "about": about,
     }
-    if isinstance(model, IntegerFlow):
+    if isinstance(model, Codec):
         result["fingerprint"] = model.fingerprint.hex()
     say(options, result, *lines)
     return 0
 
 
-def _parameters(model: "Flow | IntegerFlow") -> int:
+def _details(model: "Flow | IntegerFlow | CausalFlow") -> tuple[str, int, list[str]]:
+    """Return what kind of model it is, how many parameters it has, and its layers."""
+    from ddf.labelmaps import CausalFlow
+
+    if isinstance(model, CausalFlow):
+        return "causal flow: compresses label maps", sum(array.size for array in model.arrays.values()), [repr(model)]
     from ddf.exact import IntegerFlow
 
-    modules = model.layers if isinstance(model, IntegerFlow) else model.parts()
-    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+    integer = isinstance(model, IntegerFlow)
+    modules = list(model.layers if isinstance(model, IntegerFlow) else model.layer_list())
+    parts = modules if isinstance(model, IntegerFlow) else list(model.parts())
+    parameters = sum(parameter.numel() for module in parts for parameter in module.parameters())
+    kind = "integer flow: compresses, the same on every machine" if integer else "flow in floating point"
+    return kind, parameters, [repr(module) for module in modules]
 
 
 def _inspect_archive(options: argparse.Namespace) -> int:

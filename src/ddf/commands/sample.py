@@ -4,6 +4,7 @@ __all__ = ["add"]
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddf.commands.common import (
     Commands,
@@ -20,16 +21,19 @@ from ddf.commands.common import (
     size_of,
 )
 
+if TYPE_CHECKING:
+    from ddf.labelmaps import CausalFlow
+
 _MOST_SYMBOLS = 1 << 28
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = formatted(
         commands,
         "sample",
-        "samples of a model",
-        "Draws samples, as a picture in the colours of the data (.png), as an array (.npy), or as a table (.csv).",
+        "draw samples from a model",
+        "Draw samples, as a picture in the colors of the data (.png), as an array (.npy), or as a table (.csv).",
         "ddf sample run/model.safetensors -n 16 -o grid.png --size 128x192",
         "ddf sample run/model.safetensors -n 1000 -o samples.npy --seed 1",
     )
@@ -37,7 +41,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("-n", "--count", type=positive, metavar="N", help="how many (default: 16, or 10,000 points)")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a .png, .npy or .csv file")
     parser.add_argument("--size", type=size_of, metavar="HxW", help="for maps of any size (default: 128x128)")
-    parser.add_argument("--seed", type=seed, default=0, help="others for another seed (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     add_device(parser)
     add_force(parser)
     add_json(parser)
@@ -56,8 +60,11 @@ def _sample(options: argparse.Namespace) -> int:
     from ddf.data.classes import Classes, Columns
     from ddf.files import atomic_write
     from ddf.flow import Flow
+    from ddf.labelmaps import CausalFlow
 
     model = load_model(options.model, options.device)
+    if isinstance(model, CausalFlow):
+        return _sample_maps(options, model, suffix)
     if options.count is None:
         options.count = 10_000 if suffix == ".png" and model.shape == (2,) else 16
     size = options.size or ((128, 128) if None in model.shape else None)
@@ -65,7 +72,7 @@ def _sample(options: argparse.Namespace) -> int:
         raise UsageError(f"--size, but this model has a size of its own, {model.shape}")
     generator = torch.Generator(model.device if isinstance(model, Flow) else "cpu").manual_seed(options.seed)
     if size is not None and options.count * size[0] * size[1] > _MOST_SYMBOLS:
-        raise UsageError(f"{options.count} samples of {size[0]} × {size[1]} fit no memory; draw fewer or smaller ones")
+        raise UsageError(f"{options.count} samples of {size[0]} × {size[1]} do not fit into memory; draw fewer or smaller ones")
     found = model.sample(options.count, generator, size=size).cpu().numpy()
     classes = model.classes or Classes.plain(model.num_classes)
     if suffix == ".csv":
@@ -87,10 +94,37 @@ def _sample(options: argparse.Namespace) -> int:
         viz.pair_histograms({f"{options.count} samples": torch.from_numpy(found)}, model.num_classes, options.output)
     else:
         suffix = "csv" if isinstance(classes, Columns) else "npy"
-        raise UsageError(f"samples of shape {found.shape[1:]} make no picture; say -o samples.{suffix}")
+        raise UsageError(f"samples of shape {found.shape[1:]} cannot be drawn; pass -o samples.{suffix}")
     say(
         options,
         {"samples": len(found), "file": str(options.output)},
         f"{options.output}: {len(found)} samples of {' × '.join(map(str, found.shape[1:]))}",
+    )
+    return 0
+
+
+def _sample_maps(options: argparse.Namespace, model: "CausalFlow", suffix: str) -> int:
+    import numpy as np
+
+    from ddf import viz
+    from ddf.data.classes import Classes
+    from ddf.files import atomic_write
+
+    if suffix == ".csv":
+        raise UsageError("a .csv file is for models of tables")
+    count, size = options.count or 16, options.size or (128, 128)
+    if count * size[0] * size[1] > _MOST_SYMBOLS:
+        raise UsageError(f"{count} samples of {size[0]} × {size[1]} do not fit into memory; draw fewer or smaller ones")
+    found = model.sample(count, size, options.seed)
+    if suffix == ".npy":
+        with atomic_write(options.output) as temporary, temporary.open("wb") as raw:
+            np.save(raw, found)
+    else:
+        classes = model.classes or Classes.plain(int(found.max(initial=1)) + 1)
+        viz.sheet(classes.to_symbols(found), viz.colors_of(classes), options.output)
+    say(
+        options,
+        {"samples": count, "file": str(options.output)},
+        f"{options.output}: {count} samples of {size[0]} × {size[1]}",
     )
     return 0

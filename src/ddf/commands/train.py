@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ddf.data.label_maps import LabelMaps
     from ddf.exact import IntegerFlow
     from ddf.flow import Flow
+    from ddf.labelmaps import CausalFlow
     from ddf.spec import FlowSpec
     from ddf.training import TrainingConfig
 
@@ -24,13 +25,13 @@ NAMED = {"mnist": "mnist-split", "cityscapes": "cityscapes-split", "eight-gaussi
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = formatted(
         commands,
         "train",
-        "a model of your data",
-        "Trains a model. It is RUN/model.safetensors, and its figure is that of data it has not seen.\n"
-        "Interrupted, the same command goes on where it was.",
+        "train a model on your data",
+        "Train a model and write it to RUN/model.safetensors. Report its score on held-out data.\n"
+        "If interrupted, the same command resumes.",
         "ddf train masks -o run                      label maps: a folder of PNG, TIFF or npy files, or one npy or npz",
         "ddf train masks -o run --preset best        smaller archives, slower",
         "ddf train table.csv -o run                  a table of categorical columns",
@@ -40,31 +41,30 @@ def add(commands: Commands) -> None:
     parser.add_argument("data", metavar="DATA", help=f"a path, or one of {', '.join(NAMED)}")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run")
     parser.add_argument("--preset", choices=("fast", "best"), help="for label maps (default: fast)")
-    parser.add_argument("--steps", type=positive, metavar="N", help="steps per net, for label maps (default: 4400)")
-    parser.add_argument("--batch", type=positive, metavar="N", help="label maps in a step (default: 1, on a GPU 8)")
+    parser.add_argument("--steps", type=positive, metavar="N", help="training steps, for label maps (default: the preset's)")
     parser.add_argument("--epochs", type=positive, metavar="N", help="epochs per net, for other data")
-    parser.add_argument("--mirrored", action="store_true", help="mirrored label maps are as likely: train on both")
+    parser.add_argument("--mirrored", action="store_true", help="train on label maps and on their mirror images")
     parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
     parser.add_argument(
         "--integer", action="store_true", help="for mnist and cityscapes: make a model that can compress"
     )
     add_device(parser)
-    parser.add_argument("--seed", type=seed, default=0, help="where a random choice begins (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     add_json(parser)
     parser.set_defaults(run=_train)
 
 
 def _train(options: argparse.Namespace) -> int:
     if options.data in NAMED:
-        _refuse(options, options.data, "preset", "steps", "batch", "mirrored")
+        _refuse(options, options.data, "preset", "steps", "mirrored")
         return _train_named(options)
     path = Path(options.data)
     if not path.exists():
-        raise FileNotFoundError(f"there is no {path}; DATA is a path, or one of {', '.join(NAMED)}")
+        raise FileNotFoundError(f"{path} does not exist; DATA is a path, or one of {', '.join(NAMED)}")
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
         from ddf.data import read_table
 
-        _refuse(options, "a table", "preset", "steps", "batch", "mirrored", "integer")
+        _refuse(options, "a table", "preset", "steps", "mirrored", "integer")
         return _train_table(options, read_table(path, seed=options.seed))
     from ddf.data import read_label_maps
 
@@ -74,32 +74,32 @@ def _train(options: argparse.Namespace) -> int:
     for line in maps.skipped:
         _note(options, f"left out: {line}")
     if {part.ndim for part in maps.maps} == {1}:
-        _refuse(options, "an array of vectors", "preset", "steps", "batch", "mirrored", "integer")
+        _refuse(options, "an array of vectors", "preset", "steps", "mirrored", "integer")
         return _train_table(options, maps.data_set(seed=options.seed))
     return _train_codec(options, maps)
 
 
 def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
-    """Refuses options that have no say in this, rather than to ignore them."""
+    """Refuse options that have no effect here instead of ignoring them."""
     for name in names:
         if getattr(options, name):
             raise UsageError(f"--{name} is not for {what}; see `ddf train --help`")
 
 
-_SETTINGS = "data", "preset", "steps", "batch", "epochs", "mirrored", "integer", "seed"
+_SETTINGS = "data", "preset", "steps", "epochs", "mirrored", "integer", "seed"
 
 
 _COMMAND = "command.json"
 
 
 def _begun(options: argparse.Namespace) -> dict[str, Any] | None:
-    """The settings of the training that was begun in this folder, if one was."""
+    """Return the settings of the training that was started in this folder, if one was."""
     path = options.output / _COMMAND
     return json.loads(path.read_text()) if path.is_file() else None
 
 
 def _check_run(options: argparse.Namespace) -> None:
-    """Refuses to go on in a folder where something else was begun, and says in the user's words what is different."""
+    """Refuse to resume a run that was started with other settings, and name the difference."""
     from ddf.files import atomic_write
 
     now = {name: getattr(options, name) for name in _SETTINGS}
@@ -111,7 +111,7 @@ def _check_run(options: argparse.Namespace) -> None:
                 what = "DATA" if name == "data" else f"--{name}"
                 raise ValueError(
                     f"{options.output} holds a training with {what} {before.get(name)}, but now it is {value}; "
-                    "say the same, or another -o"
+                    "pass the same, or another -o"
                 )
         return
     options.output.mkdir(parents=True, exist_ok=True)
@@ -123,39 +123,80 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
     import numpy as np
 
     from ddf.data.label_maps import shares_of
-    from ddf.labelmaps import train
+    from ddf.labelmaps import PRESETS, pretrained, train
 
     if any(part.ndim != 2 for part in maps.maps):
         raise ValueError(f"{maps.name}: `ddf train` takes maps of one channel; for others build a flow in Python")
-    shares = shares_of(len(maps.maps), 0.1, 0.1, options.seed, maps.name)
     if {"validation", "test"} & set(maps.splits):
         groups = np.array(maps.splits)
         shares = {split: np.flatnonzero(groups == split) for split in ("train", "validation", "test")}
-    parts = {split: [maps.maps[i] for i in sorted(share)] for split, share in shares.items()}
-    parts["test"] = parts["test"] or parts["validation"]
+    else:
+        shares = shares_of(len(maps.maps), 0.0, 0.1, options.seed, maps.name)
+    parts = {
+        split: [_smallest(maps.classes.to_values(maps.maps[i])) for i in sorted(share)] for split, share in shares.items()
+    }
+    held_out = parts["test"] or parts["validation"]
+    training = parts["train"] + (parts["validation"] if parts["test"] else [])
     _note(
         options,
-        f"{maps.classes.num_classes} classes; {len(parts['train'])} maps to train on, {len(parts['validation'])} to "
-        f"validate, {len(parts['test'])} to test",
+        f"{maps.classes.num_classes} classes; training on {len(training)} maps, {len(held_out)} held out for the score",
     )
     options.preset = options.preset or "fast"
-    options.batch = options.batch or (_begun(options) or {}).get("batch")
+    steps = options.steps or PRESETS[options.preset].steps
     _check_run(options)
-    settings: dict[str, Any] = {} if options.steps is None else {"steps": options.steps}
-    settings["batch_size"] = options.batch
     model = train(
-        [maps.classes.to_values(part) for part in parts["train"]],
+        training,
         options.preset,
-        [maps.classes.to_values(part) for part in parts["validation"]] or None,
         maps.classes,
         mirrored=options.mirrored,
+        steps=steps,
+        seed=options.seed,
         run=options.output,
-        device=options.device,
-        **settings,
+        device=options.device or "cpu",
+        progress=not options.json,
     )
-    pixels = sum(part.size for part in parts["test"])
-    bits = sum(float(model.bits_per_dim(part[None, None])[0]) * part.size for part in parts["test"]) / pixels
-    return _finish(options, model, bits, "bits per pixel", f"{options.preset} codec")
+    from ddf.archive import ArchiveWriter
+
+    bits, shipped = (_score(ArchiveWriter, codec, held_out) for codec in (model, pretrained()))
+    saved = 1 - bits / shipped
+    size = len(model.to_bytes())
+    advice = [f"The model that ships makes it {shipped:.4f} bits per pixel."]
+    if saved <= 0:
+        advice[0] += " Use that one: `ddf compress` without --model."
+    else:
+        pixels = sum(part.size for part in held_out) / len(held_out)
+        pays = int(8 * size / ((shipped - bits) * pixels)) + 1
+        advice[0] += f" Yours is {saved:.0%} smaller; with --embed its {size:,} bytes pay off from {pays:,} maps."
+    if len(training) < _FEW_MAPS:
+        advice.append(f"Warning: {len(training)} maps are few; a model learns its data well from {_FEW_MAPS} or more.")
+    if steps < PRESETS[options.preset].steps // 4:
+        advice.append(
+            f"Warning: {steps:,} steps are few; the preset has {PRESETS[options.preset].steps:,} (omit --steps)."
+        )
+    result = {"shipped_bits": shipped, "bytes": size, "warnings": advice[1:]}
+    return _finish(options, model, bits, "bits per pixel", f"{options.preset} codec", result, advice)
+
+
+_FEW_MAPS = 50
+
+
+def _smallest(values: "Any") -> "Any":
+    """Return values in the smallest dtype that holds them, as they would be in files."""
+    import numpy as np
+
+    low, high = int(values.min()), int(values.max())
+    return values.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
+
+
+def _score(writer: "Any", model: "Any", maps: "list[Any]") -> float:
+    """Return the bits per pixel of an archive in which each map is coded by itself."""
+    import io
+
+    buffer = io.BytesIO()
+    with writer(buffer, model, verify=False) as archive:
+        for part in maps:
+            archive.add(part)
+    return 8 * len(buffer.getvalue()) / sum(part.size for part in maps)
 
 
 def _train_table(options: argparse.Namespace, data: "DataSet") -> int:
@@ -177,7 +218,7 @@ def _train_named(options: argparse.Namespace) -> int:
     if options.integer and options.data == "eight-gaussians":
         raise UsageError("--integer is for mnist and cityscapes")
     if options.data == "cityscapes" and options.source is None:
-        raise UsageError("its licence forbids downloads of Cityscapes: say with --source where your copy is")
+        raise UsageError("the license of Cityscapes forbids downloads: pass your copy with --source")
     data = load_data(options.data, {options.data: options.source})
     config = replace(experiment.config, seed=options.seed)
     if options.epochs is not None:
@@ -206,23 +247,32 @@ def _fit(options: argparse.Namespace, spec: "FlowSpec", data: "DataSet", config:
     return _finish(options, model, bits, "bits per dimension", what)
 
 
-def _finish(options: argparse.Namespace, model: "Flow | IntegerFlow", bits: float, unit: str, what: str) -> int:
+def _finish(
+    options: argparse.Namespace,
+    model: "Flow | IntegerFlow | CausalFlow",
+    bits: float,
+    unit: str,
+    what: str,
+    more: "dict[str, Any] | None" = None,
+    advice: "list[str] | None" = None,
+) -> int:
     path = options.output / "model.safetensors"
     model.about = {"what": what, "trained_on": Path(options.data).name, "figure": round(bits, 5), "unit": unit}
     model.save(path)
     say(
         options,
-        {"model": str(path), "test_bits": bits, "unit": unit},
-        f"{path}: {bits:.4f} {unit} on data it has not seen",
+        {"model": str(path), "test_bits": bits, "unit": unit, **(more or {})},
+        f"{path}: {bits:.4f} {unit} on held-out data",
+        *(advice or []),
         *_next(options, model, path),
     )
     return 0
 
 
-def _next(options: argparse.Namespace, model: "Flow | IntegerFlow", path: Path) -> list[str]:
-    from ddf.exact import IntegerFlow
+def _next(options: argparse.Namespace, model: "Flow | IntegerFlow | CausalFlow", path: Path) -> list[str]:
+    from ddf.archive import Codec
 
-    if not isinstance(model, IntegerFlow):
+    if not isinstance(model, Codec):
         from ddf.data.classes import Columns
 
         return [f"Next: ddf sample {path} -o samples.{'csv' if isinstance(model.classes, Columns) else 'png'}"]

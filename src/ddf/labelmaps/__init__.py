@@ -1,1 +1,23 @@
-"""The codec for label maps: a causal Discrete Denoising Flow in integer arithmetic, without torch."""
+"""The codec for label maps: a causal Discrete Denoising Flow in integer arithmetic.
+
+Only `train` needs torch; it is imported when it is first used.
+"""
+
+__all__ = ["PRESETS", "CausalFlow", "Explanation", "Preset", "pretrained", "train"]
+
+from typing import TYPE_CHECKING, Any
+
+from ddf.labelmaps.model import CausalFlow, Explanation
+from ddf.labelmaps.presets import PRESETS, Preset
+from ddf.labelmaps.pretrained import pretrained
+
+if TYPE_CHECKING:
+    from ddf.labelmaps.training import train
+
+
+def __getattr__(name: str) -> Any:
+    if name == "train":
+        from ddf.labelmaps.training import train
+
+        return train
+    raise AttributeError(f"module 'ddf.labelmaps' has no attribute {name!r}")

@@ -23,9 +23,9 @@ __all__ = [
     "updated",
 ]
 
-import numba as nb
 import numpy as np
 
+from ddf.labelmaps.compiling import jit
 from ddf.labelmaps.types import Array
 
 PROBABILITY_BITS = 22
@@ -59,15 +59,15 @@ STEPS = np.array([65536 * 2 // (2 * n + 3) for n in range(1 << COUNT_BITS)], dty
 """The step of a counter after n updates: 1 / (n + 1.5), in units of 2^-16."""
 
 # ---- The coder's state: an array of uint64
-LOW, RANGE, CODE, CACHE, PENDING, POSITION = range(6)
-CODER_SIZE = 6
+LOW, RANGE, CODE, CACHE, PENDING, POSITION = range(0, 18, 3)
+CODER_SIZE = 18
 _TOP = np.uint64(1 << 24)
 _MASK = np.uint64(0xFFFFFFFF)
 _CARRY = np.uint64(1 << 32)
 _NO_CACHE = np.uint64(256)
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def start_encoder(coder: Array) -> None:
     """Prepare a state for encoding."""
     coder[LOW] = 0
@@ -77,7 +77,7 @@ def start_encoder(coder: Array) -> None:
     coder[POSITION] = 0
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def start_decoder(coder: Array, data: Array) -> None:
     """Prepare a state for decoding; after the end of the data there are zeros."""
     coder[RANGE] = 0xFFFFFFFF
@@ -88,7 +88,7 @@ def start_decoder(coder: Array, data: Array) -> None:
     coder[POSITION] = 4
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _shift(coder: Array, data: Array) -> None:
     """Move the top byte of the interval's lower end out, and carry into the bytes that wait."""
     low = coder[LOW]
@@ -109,7 +109,7 @@ def _shift(coder: Array, data: Array) -> None:
     coder[LOW] = (low << np.uint64(8)) & _MASK
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _renormalize(coder: Array, data: Array, decoding: bool) -> None:
     while coder[RANGE] < _TOP:
         coder[RANGE] = coder[RANGE] << np.uint64(8)
@@ -122,7 +122,7 @@ def _renormalize(coder: Array, data: Array, decoding: bool) -> None:
             _shift(coder, data)
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def code_bit(coder: Array, data: Array, decoding: bool, bit: int, probability: int) -> int:
     """Code a bit that is 1 with a probability of 22 bits."""
     bound = (coder[RANGE] * np.uint64(probability)) >> np.uint64(PROBABILITY_BITS)
@@ -141,7 +141,7 @@ def code_bit(coder: Array, data: Array, decoding: bool, bit: int, probability: i
     return bit
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _code_interval(coder: Array, data: Array, decoding: bool, unit: int, start: int, size: int) -> None:
     if decoding:
         coder[CODE] -= np.uint64(start) * np.uint64(unit)
@@ -152,7 +152,7 @@ def _code_interval(coder: Array, data: Array, decoding: bool, unit: int, start: 
         _renormalize(coder, data, decoding)
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def code_uniform(coder: Array, data: Array, decoding: bool, value: int, count: int) -> int:
     """Code one of `count` equally likely values; `count` is at most 2^16."""
     unit = coder[RANGE] // np.uint64(count)
@@ -162,7 +162,7 @@ def code_uniform(coder: Array, data: Array, decoding: bool, value: int, count: i
     return value
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def code_weighted(coder: Array, data: Array, decoding: bool, value: int, weights: Array, total: int) -> int:
     """Code an index with a probability in proportion to its weight; weights of 0 never occur."""
     unit = coder[RANGE] // np.uint64(total)
@@ -180,7 +180,7 @@ def code_weighted(coder: Array, data: Array, decoding: bool, value: int, weights
     return value
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def finish(coder: Array, data: Array) -> int:
     """Write the fewest bytes that lie in the interval, followed by zeros; return the length of the code."""
     low, high = coder[LOW], coder[LOW] + coder[RANGE]
@@ -200,14 +200,14 @@ def finish(coder: Array, data: Array) -> int:
     return np.int64(length)
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def spent(coder: Array) -> float:
     """Return how many bits an encoder has written so far, fractions included."""
     shifted = coder[POSITION] + coder[PENDING] + np.uint64(coder[CACHE] != _NO_CACHE)
     return 8.0 * np.float64(shifted) + 32.0 - np.log2(np.float64(coder[RANGE]))
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def code_number(coder: Array, data: Array, decoding: bool, value: int, counters: Array) -> int:
     """Code a positive number below 2^64: how many bits it has, by adaptive counters, then the bits."""
     length = 0
@@ -226,7 +226,7 @@ def code_number(coder: Array, data: Array, decoding: bool, value: int, counters:
     return found
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def stretch(table: Array, probability: int) -> int:
     """Return the logit of a probability of 22 bits."""
     if probability < _TAIL:
@@ -236,7 +236,7 @@ def stretch(table: Array, probability: int) -> int:
     return np.int64(table[probability >> 10])
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def updated(counter: int, bit: int, steps: Array, limit: int) -> np.uint32:
     """Return a counter after it has seen a bit."""
     count = np.int64(counter & _COUNTS)

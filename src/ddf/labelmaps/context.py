@@ -32,9 +32,9 @@ __all__ = [
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 
+from ddf.labelmaps.compiling import jit
 from ddf.labelmaps.types import Array
 
 CANDIDATES = 5
@@ -114,44 +114,50 @@ def new_ring(width: int) -> Ring:
     return Ring(np.zeros(shape, np.uint16), *(np.zeros(shape, np.uint8) for _ in range(5)), np.zeros(1, np.int64))
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def start_map(ring: Ring, outside: int) -> None:
     """Forget all rows."""
-    ring.symbols[:HISTORY] = outside
-    ring.left[:HISTORY] = 1
-    ring.right[:HISTORY] = 1
-    ring.up[:HISTORY] = 1
-    ring.up_left[:HISTORY] = 1
-    ring.up_right[:HISTORY] = 1
+    for y in range(HISTORY):
+        for x in range(ring.symbols.shape[1]):
+            ring.symbols[y, x] = outside
+            ring.left[y, x] = 1
+            ring.right[y, x] = 1
+            ring.up[y, x] = 1
+            ring.up_left[y, x] = 1
+            ring.up_right[y, x] = 1
     ring.row[0] = HISTORY
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def start_row(ring: Ring) -> int:
     """Return the row of the ring where the next row of the map goes, with its left edge repeated from above."""
     y = ring.row[0]
     if y == ROWS:
         y = HISTORY
         for i in range(HISTORY):
-            ring.symbols[i] = ring.symbols[ROWS - HISTORY + i]
-            ring.left[i] = ring.left[ROWS - HISTORY + i]
-        ring.right[y - 1] = ring.right[ROWS - 1]
-        ring.up[y - 1] = ring.up[ROWS - 1]
-        ring.up_left[y - 1] = ring.up_left[ROWS - 1]
-        ring.up_right[y - 1] = ring.up_right[ROWS - 1]
+            for x in range(ring.symbols.shape[1]):
+                ring.symbols[i, x] = ring.symbols[ROWS - HISTORY + i, x]
+                ring.left[i, x] = ring.left[ROWS - HISTORY + i, x]
+        for x in range(ring.symbols.shape[1]):
+            ring.right[y - 1, x] = ring.right[ROWS - 1, x]
+            ring.up[y - 1, x] = ring.up[ROWS - 1, x]
+            ring.up_left[y - 1, x] = ring.up_left[ROWS - 1, x]
+            ring.up_right[y - 1, x] = ring.up_right[ROWS - 1, x]
         ring.row[0] = y
-    ring.symbols[y, :PAD] = ring.symbols[y - 1, PAD]
+    for x in range(PAD):
+        ring.symbols[y, x] = ring.symbols[y - 1, PAD]
     return y
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def finish_row(ring: Ring, width: int, first: bool) -> None:
     """Repeat the edges of a row that is coded and measure its runs; the first row is also repeated upwards."""
     y = ring.row[0]
     row, above = ring.symbols[y], ring.symbols[y - 1]
     end = width + 2 * PAD
-    row[:PAD] = row[PAD]
-    row[PAD + width :] = row[PAD + width - 1]
+    for x in range(PAD):
+        row[x] = row[PAD]
+        row[PAD + width + x] = row[PAD + width - 1]
     run = LONGEST
     left, right = ring.left[y], ring.right[y]
     left[0] = run
@@ -165,12 +171,13 @@ def finish_row(ring: Ring, width: int, first: bool) -> None:
         right[x] = run
     up, up_left, up_right = ring.up[y], ring.up_left[y], ring.up_right[y]
     if first:
-        up[:] = LONGEST
-        up_left[:] = LONGEST
-        up_right[:] = LONGEST
-        for i in range(y):
-            ring.symbols[i] = row
-            ring.left[i] = left
+        for x in range(end):
+            up[x] = LONGEST
+            up_left[x] = LONGEST
+            up_right[x] = LONGEST
+            for i in range(y):
+                ring.symbols[i, x] = row[x]
+                ring.left[i, x] = left[x]
     else:
         last_up, last_left, last_right = ring.up[y - 1], ring.up_left[y - 1], ring.up_right[y - 1]
         for x in range(1, end - 1):
@@ -184,7 +191,7 @@ def finish_row(ring: Ring, width: int, first: bool) -> None:
     ring.row[0] = y + 1
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def is_flat(symbols: Array, left: Array, at: int, stride: int, run: int, outside: int) -> bool:
     """Whether the ten nearest pixels are of one class: two to the left, five above, three above those.
 

@@ -1,10 +1,9 @@
 """Coding one map: context, flat test, net, rank, adaptive counters and range coder, in one pass of integer code."""
 
-__all__ = ["Nets", "State", "Trace", "code_rows", "collect_rows"]
+__all__ = ["Nets", "Scratch", "State", "Trace", "code_rows", "collect_rows", "new_scratch"]
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 
 from ddf.labelmaps.arithmetic import (
@@ -21,6 +20,7 @@ from ddf.labelmaps.arithmetic import (
     stretch,
     updated,
 )
+from ddf.labelmaps.compiling import jit
 from ddf.labelmaps.context import (
     CANDIDATES,
     FAR,
@@ -57,7 +57,6 @@ class Nets(NamedTuple):
     """The fixed part of a model, as the kernel takes it.
 
     Arguments:
-        offsets: Where the context's pixels are (pixels, 2), an even number of them.
         pairs: Rows of the first layer for two relative labels each (pixels / 2, 49, hidden), int16.
         runs: Rows for run lengths (6, bins, hidden), int16.
         classes: Rows for the class of the first candidates (candidates, classes + 1, hidden), int16.
@@ -69,7 +68,6 @@ class Nets(NamedTuple):
         flat_classes: Entries for class and vertical position (classes + 1, bins), int16.
     """
 
-    offsets: Array
     pairs: Array
     runs: Array
     classes: Array
@@ -120,10 +118,46 @@ class Trace(NamedTuple):
     margins: Array
 
 
-# The functions below take single arrays: tuples of arrays would be counted by reference for every pixel.
+class Scratch(NamedTuple):
+    """Room to work in: compiled code allocates nothing."""
+
+    index: Array
+    candidates: Array
+    relative: Array
+    places: Array
+    runs: Array
+    near: Array
+    first: Array
+    active: Array
+    second: Array
+    logits: Array
+    order: Array
+    ordered: Array
+    inputs: Array
+    escape: Array
 
 
-@nb.njit(nogil=True, cache=True)
+def new_scratch(symbols: int, offsets: Array, width: int, hidden: tuple[int, int] = (0, 0)) -> Scratch:
+    """Make room for coding maps of a width with a number of symbols."""
+    return Scratch(
+        np.full(symbols + 1, _NONE, np.uint8),
+        np.zeros(CANDIDATES + 1, np.int64),
+        np.zeros(len(offsets), np.uint8),
+        np.zeros(FLAT_TABLES, np.int64),
+        np.zeros(RUNS, np.int64),
+        offsets[:, 0] * (width + 2 * PAD) + offsets[:, 1],
+        np.zeros(hidden[0], np.int16),
+        np.zeros(hidden[0] + 1, np.int64),
+        np.zeros(hidden[1], np.float32),
+        np.zeros(8, np.float32),
+        np.zeros(CANDIDATES + 1, np.int64),
+        np.zeros(CANDIDATES + 3, np.int64),
+        np.zeros(MIXED, np.int64),
+        np.zeros(symbols, np.int64),
+    )
+
+
+@jit
 def _flat_places(
     symbols: Array, left: Array, right: Array, up: Array, up_left: Array, up_right: Array, at: int, stride: int,
     run: int, symbol: int, places: Array,
@@ -149,7 +183,7 @@ def _flat_places(
     places[10] = _SINGLES + 5 * FINE + np.int64(fine[left[above]])
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _runs(
     left: Array, right: Array, up: Array, up_left: Array, up_right: Array, above: int, run: int, found: Array
 ) -> None:
@@ -162,7 +196,7 @@ def _runs(
     found[5] = RUN_BINS[up_right[above + 1]]
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _context(pixels: Array, at: int, near: Array, index: Array, candidates: Array, relative: Array, outside: int) -> int:
     """Find the candidates and the relative labels of a context; return how many candidates there are."""
     count = 0
@@ -183,13 +217,13 @@ def _context(pixels: Array, at: int, near: Array, index: Array, candidates: Arra
     return count
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _add(total: Array, table: Array, row: int) -> None:
     for q in range(len(total)):
         total[q] += table[row, q]
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _layers(
     first: Array, active: Array, second: Array, logits: Array, weights: Array, bias: Array, last: Array,
     last_bias: Array, shift: int, second_shift: int,
@@ -214,7 +248,7 @@ def _layers(
             logits[o] += a * last[q, o]
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _order(logits: Array, count: int, order: Array, sorted_: Array, scale: int) -> None:
     """Sort the options by logit, largest first, the first option first among equals: the net's permutation."""
     n = 0
@@ -235,7 +269,7 @@ def _order(logits: Array, count: int, order: Array, sorted_: Array, scale: int) 
         sorted_[i] = sorted_[n - 1] - (1 << 14)
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _mix(state_weights: Array, inputs: Array, which: int) -> int:
     total = np.int64(0)
     for i in range(MIXED):
@@ -244,14 +278,14 @@ def _mix(state_weights: Array, inputs: Array, which: int) -> int:
     return np.int64(SQUASH[min(max(total, -LIMIT), LIMIT) + LIMIT])
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _learn(state_weights: Array, inputs: Array, which: int, bit: int, p: int, rate: int) -> None:
     error = ((bit << PROBABILITY_BITS) - p) * rate
     for i in range(MIXED):
         state_weights[which, i] += (inputs[i] * error + (1 << 29)) >> 30
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _code_escape(
     state: State, coder: Array, data: Array, decoding: bool, symbol: int, left: int, excluded: Array, count: int,
     scratch: Array, settings: Array,
@@ -332,16 +366,16 @@ def _code_escape(
     return symbol
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def _hash(a: int, b: int, bits: int) -> int:
     h = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xD6E8FEB86659FD93))
     return np.int64((h * np.uint64(0xFF51AFD7ED558CCD)) >> np.uint64(64 - bits))
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def code_rows(
-    symbols: Array, first_row: int, height: int, classes: Array, nets: Nets, state: State, ring: Ring, settings: Array,
-    coder: Array, data: Array, decoding: bool, trace: Trace,
+    symbols: Array, first_row: int, height: int, classes: Array, nets: Nets, state: State, ring: Ring, scratch: Scratch,
+    settings: Array, coder: Array, data: Array, decoding: bool, trace: Trace,
 ) -> None:  # fmt: skip
     """Encode or decode some rows of a map.
 
@@ -349,7 +383,7 @@ def code_rows(
         symbols: (rows, width), uint16, read or written.
         first_row, height: Where the rows are in the map.
         classes: The model's class of every symbol.
-        nets, state, ring: The model, what adapts, and the rows before these.
+        nets, state, ring, scratch: The model, what adapts, the rows before these, and room to work in.
         settings: Limits of the counters and rates of the mixers; see `presets`.
         coder, data: The range coder and its bytes.
         decoding: Whether to decode.
@@ -357,20 +391,15 @@ def code_rows(
     """
     height_here, width = symbols.shape
     outside = len(classes) - 1
-    index = np.full(outside + 1, _NONE, np.uint8)
-    candidates = np.zeros(CANDIDATES + 1, np.int64)
-    relative = np.zeros(len(nets.offsets), np.uint8)
-    first, active = np.zeros(len(nets.bias), np.int16), np.zeros(len(nets.bias) + 1, np.int64)
-    second, logits = np.zeros(len(nets.second_bias), np.float32), np.zeros(8, np.float32)
-    order, ordered = np.zeros(CANDIDATES + 1, np.int64), np.zeros(CANDIDATES + 3, np.int64)
-    inputs, places = np.zeros(MIXED, np.int64), np.zeros(FLAT_TABLES, np.int64)
-    scratch = np.zeros(max(1, outside), np.int64)
-    found = np.zeros(RUNS, np.int64)
+    index, candidates, relative, places, found, near = (
+        scratch.index, scratch.candidates, scratch.relative, scratch.places, scratch.runs, scratch.near
+    )  # fmt: skip
+    first, active, second, logits = scratch.first, scratch.active, scratch.second, scratch.logits
+    order, ordered, inputs, escape = scratch.order, scratch.ordered, scratch.inputs, scratch.escape
     shift, second_shift, scale = nets.shifts[0], nets.shifts[1], nets.shifts[2]
     stride = ring.symbols.shape[1]
     pixels, left, right = ring.symbols.reshape(-1), ring.left.reshape(-1), ring.right.reshape(-1)
     up, up_left, up_right = ring.up.reshape(-1), ring.up_left.reshape(-1), ring.up_right.reshape(-1)
-    near = nets.offsets[:, 0] * stride + nets.offsets[:, 1]
     pair_rows = nets.pairs.reshape(-1, len(first))
     run_rows, run_values = nets.runs.reshape(-1, len(first)), nets.runs.shape[1]
     class_rows, class_values, shown = nets.classes.reshape(-1, len(first)), nets.classes.shape[1], nets.classes.shape[0]
@@ -408,7 +437,7 @@ def code_rows(
                 else:
                     rank = 1
                     candidates[0] = w
-                    symbol = _code_escape(state, coder, data, decoding, symbol, w, candidates, 1, scratch, settings)
+                    symbol = _code_escape(state, coder, data, decoding, symbol, w, candidates, 1, escape, settings)
             else:
                 count = _context(pixels, at, near, index, candidates, relative, outside)
                 _runs(left, right, up, up_left, up_right, at - stride, run, found)
@@ -479,7 +508,7 @@ def code_rows(
                 if chosen < OTHER:
                     symbol = candidates[chosen]
                 else:
-                    symbol = _code_escape(state, coder, data, decoding, symbol, w, candidates, count, scratch, settings)
+                    symbol = _code_escape(state, coder, data, decoding, symbol, w, candidates, count, escape, settings)
             pixels[at] = symbol
             if decoding:
                 symbols[i, j] = symbol
@@ -491,36 +520,34 @@ def code_rows(
         finish_row(ring, width, first_row + i == 0)
 
 
-@nb.njit(nogil=True, cache=True)
+@jit
 def collect_rows(
-    symbols: Array, height: int, classes: Array, nets: Nets, ring: Ring, busy: Array, flat: Array, every: int
-) -> tuple[int, int]:
+    symbols: Array, height: int, classes: Array, shown: int, known: int, row_bins: int, ring: Ring, scratch: Scratch,
+    busy: Array, flat: Array, every: int,
+) -> tuple[int, int]:  # fmt: skip
     """Write down what the pixels of a map are predicted from, for training; return how many are busy and flat.
 
     Arguments:
         symbols: The map (height, width), uint16.
         height: Its height.
         classes: The model's class of every symbol.
-        nets: Says which pixels and how many classes and rows are looked at.
-        ring: Started.
+        shown: How many candidates show their class.
+        known: How many classes the model knows.
+        row_bins: How many vertical positions it tells apart.
+        ring, scratch: The ring, started, and room to work in.
         busy: Rows of relative labels, run lengths, classes, vertical position, number of candidates and target, uint8.
         flat: Rows of entries of the tables, class times bins plus vertical position, and target, int16.
         every: Of the flat places where nothing changes, one in this many is written down, at random.
     """
     height_here, width = symbols.shape
     outside = len(classes) - 1
-    index = np.full(outside + 1, _NONE, np.uint8)
-    candidates = np.zeros(CANDIDATES + 1, np.int64)
-    relative = np.zeros(len(nets.offsets), np.uint8)
-    places = np.zeros(FLAT_TABLES, np.int64)
-    found = np.zeros(RUNS, np.int64)
+    index, candidates, relative, places, found, near = (
+        scratch.index, scratch.candidates, scratch.relative, scratch.places, scratch.runs, scratch.near
+    )  # fmt: skip
     stride = ring.symbols.shape[1]
     pixels, left, right = ring.symbols.reshape(-1), ring.left.reshape(-1), ring.right.reshape(-1)
     up, up_left, up_right = ring.up.reshape(-1), ring.up_left.reshape(-1), ring.up_right.reshape(-1)
-    near = nets.offsets[:, 0] * stride + nets.offsets[:, 1]
-    inputs = len(nets.offsets)
-    shown, unknown = nets.classes.shape[0], nets.classes.shape[1] - 1
-    row_bins = nets.flat_classes.shape[1]
+    inputs = len(relative)
     n_busy, n_flat = 0, 0
     random = np.uint64(height_here * width)
     for i in range(height_here):
@@ -550,7 +577,7 @@ def collect_rows(
                 for k in range(RUNS):
                     busy[n_busy, inputs + k] = found[k]
                 for k in range(shown):
-                    busy[n_busy, inputs + RUNS + k] = classes[candidates[k]] if k < count else unknown
+                    busy[n_busy, inputs + RUNS + k] = classes[candidates[k]] if k < count else known
                 busy[n_busy, inputs + RUNS + shown] = row_bin
                 busy[n_busy, inputs + RUNS + shown + 1] = count
                 busy[n_busy, inputs + RUNS + shown + 2] = index[symbol] if index[symbol] != _NONE else OTHER

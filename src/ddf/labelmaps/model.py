@@ -39,7 +39,7 @@ from ddf.labelmaps.context import (
 )
 from ddf.labelmaps.grid import Grid, find_grid
 from ddf.labelmaps.kernel import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
-from ddf.labelmaps.kernel import Nets, State, Trace, code_rows
+from ddf.labelmaps.kernel import Nets, State, Trace, code_rows, new_scratch
 from ddf.labelmaps.labels import MOST_LABELS, labels_of, lookup, looks_like_noise
 from ddf.labelmaps.types import Array
 from ddf.modelfile import DamagedFileError, arrays_from_bytes, arrays_to_bytes
@@ -259,7 +259,6 @@ class CausalFlow:
         single = a["pixels"].astype(np.int16)
         pairs = (single[0::2, :, None, :] + single[1::2, None, :, :]).reshape(-1, RELATIVE * RELATIVE, single.shape[2])
         return Nets(
-            offsets(len(single)),
             np.ascontiguousarray(pairs),
             *(a[name].astype(np.int16) for name in ("runs", "classes", "rows", "bias")),
             *(a[name].astype(np.float32) for name in ("second", "second_bias", "third", "third_bias")),
@@ -377,6 +376,8 @@ class _Coding:
         height, width = one.shape
         ring = new_ring(width)
         start_map(ring, len(self.labels))
+        hidden = self.model.arrays["second"].shape
+        scratch = new_scratch(len(self.labels), offsets(len(self.model.arrays["pixels"])), width, hidden)
         step = max(1, _CHUNK // width)
         for row in range(0, height, step):
             part = one[row : row + step]
@@ -387,8 +388,8 @@ class _Coding:
                 symbols = np.empty(part.shape, np.uint16)
             some = Trace(*(array[row : row + step] for array in trace))
             code_rows(
-                symbols, row, height, self.classes, self.model.nets, self.state, ring, self.model.arrays["settings"],
-                self.coder, self.data, self.decoding, some,
+                symbols, row, height, self.classes, self.model.nets, self.state, ring, scratch,
+                self.model.arrays["settings"], self.coder, self.data, self.decoding, some,
             )  # fmt: skip
             if values is not None:
                 part[...] = values[symbols]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddf.labelmaps.context import CANDIDATES, FLAT_TABLES, NET_RUN_VALUES, RELATIVE, RUNS, new_ring, offsets, start_map
-from ddf.labelmaps.kernel import Nets, collect_rows
+from ddf.labelmaps.kernel import collect_rows, new_scratch
 from ddf.labelmaps.types import Array
 
 ROW_BINS = 32
@@ -55,13 +55,7 @@ def collect(maps: Sequence[Array], pixels: int, classes: int, shown: int, seed: 
     """
     shown = shown if classes else 0
     bins = ROW_BINS if classes else 1
-    empty = np.zeros((0, 0), np.float32)
-    nets = Nets(
-        offsets(pixels), np.zeros((0, 0, 0), np.int16), np.zeros((0, 0, 0), np.int16),
-        np.zeros((shown, classes + 1, 1), np.int16), np.zeros((0, 0), np.int16), np.zeros(0, np.int16),
-        empty, np.zeros(0, np.float32), empty, np.zeros(0, np.float32), np.zeros(3, np.int64), np.zeros(0, np.int16),
-        np.zeros((classes + 1, bins), np.int16),
-    )  # fmt: skip
+    where = offsets(pixels)
     width = pixels + RUNS + shown + 3
     total = sum(one.size for one in maps)
     every = 1 + total // _MOST_FLAT
@@ -73,7 +67,10 @@ def collect(maps: Sequence[Array], pixels: int, classes: int, shown: int, seed: 
         entries = np.empty((one.size, FLAT_TABLES + 2), np.int16)
         ring = new_ring(one.shape[1])
         start_map(ring, symbols)
-        n, m = collect_rows(one, one.shape[0], known, nets, ring, rows, entries, every)
+        n, m = collect_rows(
+            one, one.shape[0], known, shown, classes, bins, ring, new_scratch(symbols, where, one.shape[1]),
+            rows, entries, every,
+        )  # fmt: skip
         busy.append(rows[:n].copy())
         flat.append(entries[:m].copy())
     count = sum(map(len, busy))

@@ -2,8 +2,14 @@
 
 __all__ = ["train"]
 
+import math
+import sys
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ddf.checkpoint import read_tensors, write_tensors
 from ddf.data.classes import Classes
 from ddf.labelmaps.arithmetic import COUNT_BITS, PROBABILITY_BITS
 from ddf.labelmaps.context import CANDIDATES, FLAT_ENTRIES, FLAT_TABLES, NET_RUN_VALUES, OTHER, RELATIVE, RUNS
@@ -24,6 +31,11 @@ SETTINGS = np.array([1023, 127, 1023, 12, 32], dtype=np.int64)
 _UNIT = 256  # logits of a model are integers in units of 1/256 nat
 _ACTIVATION = 255
 _FLAT_RATE = 2e-2
+_WARMUP = 200  # steps
+_EVERY = 50  # steps between two reports
+_KEPT_EVERY = 20  # seconds between two states on disk
+MOST_KNOWN = 254
+"""A model knows at most this many classes; maps of any model may have more labels."""
 
 
 class Net(nn.Module):
@@ -58,26 +70,106 @@ def impossible(counts: Tensor) -> Tensor:
 
 
 def train_net(
-    places: Places, sizes: Sequence[int], preset: Preset, seed: int, report: Callable[[int, float], None]
+    places: Places, sizes: Sequence[int], preset: Preset, seed: int, device: str, shown: Progress, keep: Path | None
 ) -> Net:
-    """Train the net on busy places."""
+    """Train the net on busy places.
+
+    Arguments:
+        places: The places.
+        sizes: How many values each input has.
+        preset: The size of the net and the length of its training.
+        seed: Random seed.
+        device: Where to train.
+        shown: What reports progress.
+        keep: A file for the state of the training, from which it resumes; None to keep nothing.
+    """
     generator = torch.Generator().manual_seed(seed)
-    net = Net(sizes, preset.hidden, generator)
+    net = Net(sizes, preset.hidden, generator).to(device)
     values, counts, targets = (torch.from_numpy(part) for part in (places.busy, places.counts, places.targets))
-    optimizer = torch.optim.Adam(net.parameters(), preset.learning_rate, fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1, (step + 1) / 200) * (0.5 + 0.5 * np.cos(np.pi * step / preset.steps) + 1e-3)
-    )
-    for step in range(preset.steps):
+    parameters = dict(net.named_parameters())
+    optimizer = torch.optim.Adam(parameters.values(), preset.learning_rate, fused=True)
+    begun = _resume(keep, parameters, optimizer, generator) if keep is not None else 0
+    last = time.monotonic()
+    for step in range(begun, preset.steps):
+        fraction = 0.5 + 0.5 * math.cos(math.pi * step / preset.steps) + 1e-3
+        optimizer.param_groups[0]["lr"] = preset.learning_rate * fraction * min(1, (step + 1) / _WARMUP)
         chosen = torch.randint(len(values), (preset.batch,), generator=generator)
-        loss = F.cross_entropy(net(values[chosen], counts[chosen]), targets[chosen].long())
+        inputs, present, wanted = (part[chosen].to(device) for part in (values, counts, targets))
+        loss = F.cross_entropy(net(inputs, present), wanted.long())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
-        if step % 100 == 0 or step == preset.steps - 1:
-            report(step + 1, loss.item() / np.log(2))
-    return net
+        if step % _EVERY == 0 or step == preset.steps - 1:
+            shown.show(step + 1, preset.steps, loss.item() / math.log(2))
+            if keep is not None and time.monotonic() - last > _KEPT_EVERY:
+                _keep(keep, parameters, optimizer, generator, step + 1)
+                last = time.monotonic()
+    return net.cpu()
+
+
+def _keep(
+    path: Path, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Adam, generator: torch.Generator, step: int
+) -> None:
+    tensors = {f"weights.{name}": value.detach() for name, value in parameters.items()}
+    for name, value in parameters.items():
+        tensors |= {f"{part}.{name}": optimizer.state[value][part] for part in ("exp_avg", "exp_avg_sq")}
+    write_tensors(path, tensors | {"generator": generator.get_state()}, {"kind": "training", "step": step})
+
+
+def _resume(
+    path: Path, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Adam, generator: torch.Generator
+) -> int:
+    """Restore what `_keep` wrote, if it is there; return how many steps are done."""
+    if not path.exists():
+        return 0
+    tensors, header = read_tensors(path)
+    with torch.no_grad():
+        for name, value in parameters.items():
+            value.copy_(tensors[f"weights.{name}"])
+            optimizer.state[value] = {
+                "step": torch.tensor(float(header["step"]), device=value.device),
+                "exp_avg": tensors[f"exp_avg.{name}"].to(value.device),
+                "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(value.device),
+            }
+    generator.set_state(tensors["generator"])
+    return int(header["step"])
+
+
+class Progress:
+    """Shows how far training is: a bar on a terminal, a line now and then in a log.
+
+    Arguments:
+        shown: Whether to show anything; None for: on a terminal, and in logs every `seconds`.
+        seconds: How often, in a log.
+    """
+
+    def __init__(self, shown: bool | None = None, seconds: float = 15) -> None:
+        self.bar: Any = None
+        self.terminal = sys.stderr.isatty()
+        self.shown = shown is not False
+        self.seconds = seconds
+        self.last = time.monotonic()
+
+    def note(self, line: str) -> None:
+        """Print a line."""
+        if self.shown:
+            print(line, file=sys.stderr, flush=True)
+
+    def show(self, step: int, steps: int, bits: float) -> None:
+        """Report a step of the training."""
+        if not self.shown:
+            return
+        if self.terminal:
+            from tqdm import tqdm
+
+            self.bar = self.bar or tqdm(total=steps, desc="training", unit="step", leave=False)
+            self.bar.set_postfix_str(f"{bits:.4f} bits")
+            self.bar.update(step - self.bar.n)
+            if step == steps:
+                self.bar.close()
+        elif time.monotonic() - self.last > self.seconds or step == steps:
+            self.last = time.monotonic()
+            self.note(f"step {step:,} of {steps:,}: {bits:.4f} bits per busy pixel")
 
 
 def fit_flat(places: Places, classes: int, seed: int, steps: int = 3000, batch: int = 8192) -> tuple[Array, Array]:
@@ -206,9 +298,12 @@ def train(
     maps: Sequence[Array],
     preset: str | Preset = "fast",
     classes: Classes | None = None,
-    mirrored: bool = True,
+    mirrored: bool = False,
+    steps: int | None = None,
     seed: int = 0,
-    report: Callable[[str, int, int, float], None] | None = None,
+    run: str | PathLike[str] | None = None,
+    device: str = "cpu",
+    progress: bool | None = None,
 ) -> CausalFlow:
     """Train a causal flow on label maps.
 
@@ -217,22 +312,52 @@ def train(
         preset: The size of the model; a name in `PRESETS` or a `Preset`.
         classes: What the labels are. Then the model learns what is particular to each class. None for a model that
             takes labels as they come.
-        mirrored: Whether to train on the maps and on their mirror images.
+        mirrored: Whether a mirrored map is as likely as the map itself: then it is trained on both.
+        steps: Training steps, if not those of the preset.
         seed: Random seed.
-        report: Called now and then with what is being done, how far it is, and the loss.
+        run: A directory that keeps the state of the training; an interrupted training resumes from it.
+        device: Where to train the net.
+        progress: Whether to show progress.
+
+    Examples:
+        >>> stripes = [np.where(np.add.outer(range(40 + i), range(64)) % 16 < 8, 3, 255) for i in range(8)]
+        >>> model = train(stripes, steps=20, progress=False)  # far too few, but this is an example
+        >>> np.array_equal(model.decode(model.encode(stripes[0]), stripes[0].shape, stripes[0].dtype), stripes[0])
+        True
     """
-    preset = PRESETS[preset] if isinstance(preset, str) else preset
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise ValueError(f"preset={preset!r} does not exist; choose one of {', '.join(PRESETS)}")
+        preset = PRESETS[preset]
+    preset = preset if steps is None else replace(preset, steps=steps)
+    if not len(maps) or any(one.ndim != 2 or not one.size or one.dtype.kind not in "iub" for one in maps):
+        raise ValueError("training needs at least one map, and every map needs integers (height, width)")
+    if classes is not None and classes.num_classes > MOST_KNOWN:
+        raise ValueError(f"{classes.num_classes} classes, but a model knows at most {MOST_KNOWN}; pass classes=None")
+    shown = Progress(progress)
     known = 0 if classes is None else classes.num_classes
     symbols = [_symbols(one, classes) for one in maps]
     both = [*symbols, *(np.ascontiguousarray(one[:, ::-1]) for one in symbols)] if mirrored else symbols
     places = collect(both, preset.pixels, known, preset.shown, seed)
+    if not len(places.busy):
+        raise ValueError("the maps have no borders at all: there is nothing to learn")
+    pixels = sum(one.size for one in symbols)
+    shown.note(f"{len(maps):,} maps, {pixels:,} pixels; {len(places.busy):,} places to learn from")
+    keep = None
+    if run is not None:
+        Path(run).mkdir(parents=True, exist_ok=True)
+        made_of = (preset, known, mirrored, seed, zlib.crc32(places.busy.tobytes()))
+        keep = Path(run) / f"state-{zlib.crc32(repr(made_of).encode()):08x}.safetensors"
     sizes = input_sizes(preset.pixels, known, preset.shown)
-    note = report or (lambda *_: None)
-    net = train_net(places, sizes, preset, seed, lambda step, loss: note("net", step, preset.steps, loss))
+    net = train_net(places, sizes, preset, seed, device, shown, keep)
     arrays = quantize(net, places, preset, known)
+    shown.note("fitting the tables")
     arrays["flat"], arrays["flat_classes"] = fit_flat(places, known, seed)
     model = CausalFlow(arrays | untrained_tables(known), classes)
-    return prime(model, [one if classes is None else classes.to_values(one) for one in symbols])
+    model = prime(model, [one if classes is None else classes.to_values(one) for one in symbols])
+    if keep is not None:
+        keep.unlink(missing_ok=True)
+    return model
 
 
 def _symbols(one: Array, classes: Classes | None) -> Array:

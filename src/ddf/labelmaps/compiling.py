@@ -1,0 +1,64 @@
+"""How the kernel is compiled: by numba on first use, then from a cache."""
+
+__all__ = ["cache_folder", "jit"]
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba as nb
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SOURCES = ("arithmetic.py", "context.py", "kernel.py", "compiling.py")
+
+
+@cache
+def cache_folder() -> Path:
+    """Return the folder of the compiled code: `DDF_CACHE`, or the user's cache folder.
+
+    Its name depends on the sources: numba itself does not notice when a function that another one calls has changed.
+    """
+    base = os.environ.get("DDF_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    sha = hashlib.sha256(nb.__version__.encode())
+    for name in _SOURCES:
+        sha.update(Path(__file__).with_name(name).read_bytes())
+    return Path(base) / "ddf" / f"numba-{sha.hexdigest()[:16]}"
+
+
+def jit(function: Function) -> Function:
+    """Compile a function on first use.
+
+    Without the GIL, and without reference counts of arrays, which would cost more than the arithmetic: compiled
+    functions allocate nothing.
+    """
+    if nb.config.DISABLE_JIT:
+        return function
+    before = nb.config.CACHE_DIR
+    if not before and _usable(cache_folder()):
+        nb.config.CACHE_DIR = str(cache_folder())
+    try:
+        return nb.njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function)
+    finally:
+        nb.config.CACHE_DIR = before
+
+
+@cache
+def _usable(folder: Path) -> bool:
+    """Return whether compiled code can be kept in a folder; if not, numba looks for another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+@cache
+def announce() -> None:
+    """Say once that the first use takes a few seconds, if nothing is compiled yet and a person is watching."""
+    if not nb.config.DISABLE_JIT and not any(cache_folder().rglob("*.nbi")) and sys.stderr.isatty():
+        print("ddf: compiling the codec for this machine, once (a few seconds) …", file=sys.stderr)
