@@ -249,11 +249,14 @@ def _layers(
 
 
 @jit
-def _order(logits: Array, count: int, order: Array, sorted_: Array, scale: int) -> None:
-    """Sort the options by logit, largest first, the first option first among equals: the net's permutation."""
+def _order(logits: Array, count: int, symbols: int, order: Array, sorted_: Array, scale: int) -> int:
+    """Sort the options by logit, largest first, the first option first among equals: the net's permutation.
+
+    Options are the candidates, and none of these unless all symbols are candidates. Return how many there are.
+    """
     n = 0
     for k in range(CANDIDATES + 1):
-        if k < count or k == OTHER:
+        if k < count or (k == OTHER and count < symbols):
             value = np.int64(logits[k])
             i = n
             while i > 0 and sorted_[i - 1] < value:
@@ -267,6 +270,7 @@ def _order(logits: Array, count: int, order: Array, sorted_: Array, scale: int) 
         sorted_[i] >>= scale
     for i in range(n, CANDIDATES + 3):
         sorted_[i] = sorted_[n - 1] - (1 << 14)
+    return n
 
 
 @jit
@@ -453,7 +457,7 @@ def code_rows(
                 if len(position_rows):
                     _add(first, position_rows, row_bin)
                 _layers(first, active, second, logits, weights, second_bias, last, last_bias, shift, second_shift)
-                _order(logits, count, order, ordered, scale)
+                options = _order(logits, count, outside, order, ordered, scale)
                 margin = ordered[0] - ordered[1]
                 target = OTHER
                 if not decoding and index[symbol] != _NONE:
@@ -469,9 +473,9 @@ def code_rows(
                 beyond = (ww * 65537 + nn) * 65537 + np.int64(pixels[at - stride + 2])
                 lengths = found[0] << 16 | found[1] << 8 | found[2]
                 chosen = OTHER
-                for r in range(count + 1):
+                for r in range(options):
                     k = order[r]
-                    if r == count:
+                    if r == options - 1:
                         chosen = k
                         break
                     d = min(r, DECISIONS - 1)

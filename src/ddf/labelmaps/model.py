@@ -19,6 +19,7 @@ from ddf.files import atomic_write
 from ddf.labelmaps.arithmetic import (
     CODER_SIZE,
     COUNT_BITS,
+    PENDING,
     POSITION,
     PROBABILITY_BITS,
     code_bit,
@@ -399,8 +400,9 @@ class _Coding:
         done = int(self.coder[POSITION])
         self.out += self.data[:done].tobytes()
         self.coder[POSITION] = 0
-        if len(self.data) < pixels * _MOST_BYTES + 1024:
-            self.data = np.zeros(pixels * _MOST_BYTES + 1024, np.uint8)
+        room = pixels * _MOST_BYTES + int(self.coder[PENDING]) + 1024
+        if len(self.data) < room:
+            self.data = np.zeros(room, np.uint8)
 
     def finish(self) -> bytes:
         """Return the code."""

@@ -38,6 +38,43 @@ MOST_KNOWN = 254
 """A model knows at most this many classes; maps of any model may have more labels."""
 
 
+class Progress:
+    """Shows how far training is: a bar on a terminal, a line now and then in a log.
+
+    Arguments:
+        shown: Whether to show anything; None for: on a terminal, and in logs every `seconds`.
+        seconds: How often, in a log.
+    """
+
+    def __init__(self, shown: bool | None = None, seconds: float = 15) -> None:
+        self.bar: Any = None
+        self.terminal = sys.stderr.isatty()
+        self.shown = shown is not False
+        self.seconds = seconds
+        self.last = time.monotonic()
+
+    def note(self, line: str) -> None:
+        """Print a line."""
+        if self.shown:
+            print(line, file=sys.stderr, flush=True)
+
+    def show(self, step: int, steps: int, bits: float) -> None:
+        """Report a step of the training."""
+        if not self.shown:
+            return
+        if self.terminal:
+            from tqdm import tqdm
+
+            self.bar = self.bar or tqdm(total=steps, desc="training", unit="step", leave=False)
+            self.bar.set_postfix_str(f"{bits:.4f} bits")
+            self.bar.update(step - self.bar.n)
+            if step == steps:
+                self.bar.close()
+        elif time.monotonic() - self.last > self.seconds or step == steps:
+            self.last = time.monotonic()
+            self.note(f"step {step:,} of {steps:,}: {bits:.4f} bits per busy pixel")
+
+
 class Net(nn.Module):
     """The net in floating point: one-hot inputs, two hidden layers, a logit for each candidate and for none of them."""
 
@@ -133,43 +170,6 @@ def _resume(
             }
     generator.set_state(tensors["generator"])
     return int(header["step"])
-
-
-class Progress:
-    """Shows how far training is: a bar on a terminal, a line now and then in a log.
-
-    Arguments:
-        shown: Whether to show anything; None for: on a terminal, and in logs every `seconds`.
-        seconds: How often, in a log.
-    """
-
-    def __init__(self, shown: bool | None = None, seconds: float = 15) -> None:
-        self.bar: Any = None
-        self.terminal = sys.stderr.isatty()
-        self.shown = shown is not False
-        self.seconds = seconds
-        self.last = time.monotonic()
-
-    def note(self, line: str) -> None:
-        """Print a line."""
-        if self.shown:
-            print(line, file=sys.stderr, flush=True)
-
-    def show(self, step: int, steps: int, bits: float) -> None:
-        """Report a step of the training."""
-        if not self.shown:
-            return
-        if self.terminal:
-            from tqdm import tqdm
-
-            self.bar = self.bar or tqdm(total=steps, desc="training", unit="step", leave=False)
-            self.bar.set_postfix_str(f"{bits:.4f} bits")
-            self.bar.update(step - self.bar.n)
-            if step == steps:
-                self.bar.close()
-        elif time.monotonic() - self.last > self.seconds or step == steps:
-            self.last = time.monotonic()
-            self.note(f"step {step:,} of {steps:,}: {bits:.4f} bits per busy pixel")
 
 
 def fit_flat(places: Places, classes: int, seed: int, steps: int = 3000, batch: int = 8192) -> tuple[Array, Array]:
