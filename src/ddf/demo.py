@@ -129,7 +129,10 @@ def _scenes(target: Path) -> Rows:
     rows = [
         ("PNG, optimized", 8 * png / pixels),
         ("xz, each scene by itself", 8 * sum(len(lzma.compress(scene.tobytes())) for scene in unseen) / pixels),
-        ("ddf, the model that comes with it (trained on drawn maps, such scenes among them)", _archived(unseen, pretrained())),
+        (
+            "ddf, the model that comes with it (trained on drawn maps, such scenes among them)",
+            _archived(unseen, pretrained()),
+        ),
         (f"ddf, a model trained for {STEPS} steps", figure),
     ]
     archive = target / "scenes.ddf"

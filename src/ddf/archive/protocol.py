@@ -17,8 +17,9 @@ class InvalidCodeError(ValueError):
 class Codec(Protocol):
     """A lossless codec of integer arrays. Several threads may call it at once."""
 
-    fingerprint: bytes
-    """16 bytes that identify the model."""
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that identify the model."""
 
     def encode(self, array: Array) -> bytes | None:
         """Encode an array; return None if the codec does not support its shape or values."""

@@ -198,7 +198,7 @@ def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
 
 def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
     """Score label maps under a causal flow."""
-    from collections import Counter
+    from collections import Counter, defaultdict
 
     import numpy as np
 
@@ -210,7 +210,7 @@ def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
         print(f"left out: {line}", file=sys.stderr)
     totals, ranks, rank_bits = [], np.zeros(7), np.zeros(7)
     counts: Counter[int] = Counter()
-    costs: Counter[int] = Counter()
+    costs: defaultdict[int, float] = defaultdict(float)
     for one in progress(maps, len(maps), "scoring", "map"):
         found = model.explain(one)
         totals.append((float(found.bits.sum(dtype=np.float64)), one.size))
@@ -262,7 +262,7 @@ def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
             for one in maps:
                 archive.add(one)
         rivals = {"ddf, in one archive": 8 * len(buffer.getvalue()) / sizes.sum()}
-        if all(0 <= one.min() and one.max() < 256 for one in maps):
+        if all(one.min() >= 0 and one.max() < 256 for one in maps):
             for name, encode in peers().items():
                 rivals[name] = 8 * sum(len(encode(one.astype(np.uint8))) for one in maps) / sizes.sum()
         result["others"] = rivals

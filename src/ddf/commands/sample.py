@@ -72,7 +72,9 @@ def _sample(options: argparse.Namespace) -> int:
         raise UsageError(f"--size, but this model has a size of its own, {model.shape}")
     generator = torch.Generator(model.device if isinstance(model, Flow) else "cpu").manual_seed(options.seed)
     if size is not None and options.count * size[0] * size[1] > _MOST_SYMBOLS:
-        raise UsageError(f"{options.count} samples of {size[0]} × {size[1]} do not fit into memory; draw fewer or smaller ones")
+        raise UsageError(
+            f"{options.count} samples of {size[0]} × {size[1]} do not fit into memory; draw fewer or smaller ones"
+        )
     found = model.sample(options.count, generator, size=size).cpu().numpy()
     classes = model.classes or Classes.plain(model.num_classes)
     if suffix == ".csv":

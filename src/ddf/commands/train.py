@@ -41,7 +41,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("data", metavar="DATA", help=f"a path, or one of {', '.join(NAMED)}")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run")
     parser.add_argument("--preset", choices=("fast", "best"), help="for label maps (default: fast)")
-    parser.add_argument("--steps", type=positive, metavar="N", help="training steps, for label maps (default: the preset's)")
+    parser.add_argument(
+        "--steps", type=positive, metavar="N", help="training steps, for label maps (default: the preset's)"
+    )
     parser.add_argument("--epochs", type=positive, metavar="N", help="epochs per net, for other data")
     parser.add_argument("--mirrored", action="store_true", help="train on label maps and on their mirror images")
     parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
@@ -133,7 +135,8 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
     else:
         shares = shares_of(len(maps.maps), 0.0, 0.1, options.seed, maps.name)
     parts = {
-        split: [_smallest(maps.classes.to_values(maps.maps[i])) for i in sorted(share)] for split, share in shares.items()
+        split: [_smallest(maps.classes.to_values(maps.maps[i])) for i in sorted(map(int, share))]
+        for split, share in shares.items()
     }
     held_out = parts["test"] or parts["validation"]
     training = parts["train"] + (parts["validation"] if parts["test"] else [])

@@ -157,7 +157,9 @@ def _overlay(generator: np.random.Generator, image: Array, labels: int) -> Array
         angles = np.sort(generator.uniform(0, 2 * np.pi, corners)) if kind != "blobs" else np.linspace(0, 6.2, corners)
         reach = radius * generator.uniform(0.4, 1.3, corners)
         if kind == "blobs":
-            waves = sum(generator.normal(0, 0.25 / k) * np.cos(k * angles + generator.uniform(0, 6)) for k in (1, 2, 3, 5))
+            waves = sum(
+                generator.normal(0, 0.25 / k) * np.cos(k * angles + generator.uniform(0, 6)) for k in (1, 2, 3, 5)
+            )
             reach = radius * np.maximum(0.1, 1 + waves)
         stretch = 2 ** generator.normal(0, 0.5)
         points = center + np.stack([np.cos(angles) * reach * stretch, np.sin(angles) * reach / stretch], axis=1)
@@ -172,7 +174,9 @@ def _ragged(generator: np.random.Generator, image: Array) -> Array:
     rough = generator.uniform(0.5, 1.5)
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
     frequency[0, 0] = np.inf
-    shifts = np.fft.irfft2(np.fft.rfft2(generator.standard_normal((2, height, width))) * frequency**-rough, s=(height, width))
+    shifts = np.fft.irfft2(
+        np.fft.rfft2(generator.standard_normal((2, height, width))) * frequency**-rough, s=(height, width)
+    )
     shifts *= reach / shifts.std(axis=(1, 2), keepdims=True)
     rows, columns = np.mgrid[:height, :width]
     rows = np.clip(np.rint(rows + shifts[0]).astype(int), 0, height - 1)

@@ -63,10 +63,7 @@ def offsets(count: int) -> Array:
         [[-1, 0], [0, -1], [-1, -1], [-1, 1]]
     """
     near = [
-        (y * y + x * x, y == 0, y, x)
-        for y in range(-HISTORY + 1, 1)
-        for x in range(-PAD + 1, PAD)
-        if y < 0 or x < 0
+        (y * y + x * x, y == 0, y, x) for y in range(-HISTORY + 1, 1) for x in range(-PAD + 1, PAD) if y < 0 or x < 0
     ]
     return np.array([(y, x) for _, _, y, x in sorted(near)[:count]], dtype=np.int64)
 

@@ -103,7 +103,7 @@ def _size(array: Array) -> tuple[int, int]:
 def _changes(maps: Array, axis: int) -> Array:
     """Return the rows or columns that differ from the one before, in any map; stop when two neighbors do."""
     size = maps.shape[axis]
-    places = []
+    places: list[int] = []
     for i in range(1, size):
         now, before = (maps[:, i], maps[:, i - 1]) if axis == 1 else (maps[:, :, i], maps[:, :, i - 1])
         if not np.array_equal(now, before):

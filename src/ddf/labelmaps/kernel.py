@@ -197,7 +197,9 @@ def _runs(
 
 
 @jit
-def _context(pixels: Array, at: int, near: Array, index: Array, candidates: Array, relative: Array, outside: int) -> int:
+def _context(
+    pixels: Array, at: int, near: Array, index: Array, candidates: Array, relative: Array, outside: int
+) -> int:
     """Find the candidates and the relative labels of a context; return how many candidates there are."""
     count = 0
     for j in range(len(relative)):
@@ -335,7 +337,9 @@ def _code_escape(
     if fresh > 0:
         new = 1
         if total > 0:
-            new = code_bit(coder, data, decoding, 1 if decoding or state.seen[symbol] == 0 else 0, state.fresh[0] >> COUNT_BITS)
+            new = code_bit(
+                coder, data, decoding, 1 if decoding or state.seen[symbol] == 0 else 0, state.fresh[0] >> COUNT_BITS
+            )
             state.fresh[0] = updated(state.fresh[0], new, STEPS, 60)
     elif total == 0:
         return 0
@@ -453,7 +457,11 @@ def code_rows(
                 for k in range(RUNS):
                     _add(first, run_rows, k * run_values + found[k])
                 for k in range(shown):
-                    _add(first, class_rows, k * class_values + (classes[candidates[k]] if k < count else class_values - 1))
+                    _add(
+                        first,
+                        class_rows,
+                        k * class_values + (classes[candidates[k]] if k < count else class_values - 1),
+                    )
                 if len(position_rows):
                     _add(first, position_rows, row_bin)
                 _layers(first, active, second, logits, weights, second_bias, last, last_bias, shift, second_shift)

@@ -1,6 +1,6 @@
 """Labels of any integers, and the symbols 0 … K − 1 that stand for them while a map is coded."""
 
-__all__ = ["MOST_LABELS", "labels_of", "lookup", "looks_like_noise"]
+__all__ = ["MOST_LABELS", "labels_of", "looks_like_noise", "lookup"]
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -39,9 +39,20 @@ from ddf.labelmaps.context import (
     start_map,
 )
 from ddf.labelmaps.grid import Grid, find_grid
-from ddf.labelmaps.kernel import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
-from ddf.labelmaps.kernel import Nets, State, Trace, code_rows, new_scratch
-from ddf.labelmaps.labels import MOST_LABELS, labels_of, lookup, looks_like_noise
+from ddf.labelmaps.kernel import (
+    CONFIDENCE,
+    DECISIONS,
+    FLAT_BINS,
+    GAPS,
+    MIXED,
+    NEXT_GAPS,
+    Nets,
+    State,
+    Trace,
+    code_rows,
+    new_scratch,
+)
+from ddf.labelmaps.labels import MOST_LABELS, labels_of, looks_like_noise, lookup
 from ddf.labelmaps.types import Array
 from ddf.modelfile import DamagedFileError, arrays_from_bytes, arrays_to_bytes
 
@@ -259,14 +270,14 @@ class CausalFlow:
         a = self.arrays
         single = a["pixels"].astype(np.int16)
         pairs = (single[0::2, :, None, :] + single[1::2, None, :, :]).reshape(-1, RELATIVE * RELATIVE, single.shape[2])
-        return Nets(
+        parts = [
             np.ascontiguousarray(pairs),
             *(a[name].astype(np.int16) for name in ("runs", "classes", "rows", "bias")),
             *(a[name].astype(np.float32) for name in ("second", "second_bias", "third", "third_bias")),
             a["shifts"].astype(np.int64),
-            a["flat"].astype(np.int16),
-            a["flat_classes"].astype(np.int16),
-        )
+            *(a[name].astype(np.int16) for name in ("flat", "flat_classes")),
+        ]
+        return Nets(*parts)
 
     def new_state(self, symbols: int, known: bool, pixels: int) -> State:
         """Return what adapts, as it is at the beginning of an array."""
@@ -446,7 +457,11 @@ def _check(arrays: Mapping[str, Array], classes: int) -> None:
             raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, but should be {dtype} of {wanted}")
     if not 10 <= sizes["pixels"] <= 256 or sizes["pixels"] % 2 or sizes["rows"] not in (0, sizes["bins"]):
         raise ValueError(f"a context of {sizes['pixels']} pixels, {sizes['rows']} and {sizes['bins']} rows")
-    if sizes["shown"] > CANDIDATES or not 1 <= sizes["bins"] <= 256 or not 1 <= sizes["first"] * sizes["second"] <= 1 << 20:
+    if (
+        sizes["shown"] > CANDIDATES
+        or not 1 <= sizes["bins"] <= 256
+        or not 1 <= sizes["first"] * sizes["second"] <= 1 << 20
+    ):
         raise ValueError(f"sizes that cannot be used: {sizes}")
     first = np.abs(arrays["bias"].astype(np.int64))
     for name in ("pixels", "runs", "classes"):
@@ -455,11 +470,19 @@ def _check(arrays: Mapping[str, Array], classes: int) -> None:
     if first.max() >= _INT16:
         raise ValueError(f"sums of the first layer reach {first.max()}, but 16 bits hold less than {_INT16}")
     for name in ("second", "third"):
-        most = (255 * np.abs(arrays[name].astype(np.int64))).sum(axis=0) + np.abs(arrays[f"{name}_bias"].astype(np.int64))
+        most = (255 * np.abs(arrays[name].astype(np.int64))).sum(axis=0) + np.abs(
+            arrays[f"{name}_bias"].astype(np.int64)
+        )
         if most.max() >= _FLOAT24:
             raise ValueError(f"sums of {name} reach {most.max()}, but only sums below {_FLOAT24} are exact")
     shifts, settings = arrays["shifts"], arrays["settings"]
-    if shifts.min() < 0 or shifts.max() > 24 or settings.min() < 0 or settings.max() > 1 << 16 or settings[:3].max() > 1023:
+    if (
+        shifts.min() < 0
+        or shifts.max() > 24
+        or settings.min() < 0
+        or settings.max() > 1 << 16
+        or settings[:3].max() > 1023
+    ):
         raise ValueError(f"shifts {shifts.tolist()} or settings {settings.tolist()} out of range")
     if classes and arrays["escapes"].min() < 1:
         raise ValueError("an escape that can never occur")

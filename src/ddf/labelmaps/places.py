@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddf.labelmaps.context import CANDIDATES, FLAT_TABLES, NET_RUN_VALUES, RELATIVE, RUNS, new_ring, offsets, start_map
+from ddf.labelmaps.context import FLAT_TABLES, NET_RUN_VALUES, RELATIVE, RUNS, new_ring, offsets, start_map
 from ddf.labelmaps.kernel import collect_rows, new_scratch
 from ddf.labelmaps.types import Array
 

@@ -16,4 +16,6 @@ def pretrained() -> CausalFlow:
         >>> pretrained()
         CausalFlow(any labels, 64 pixels, hidden=(128, 64))
     """
-    return CausalFlow.from_bytes((files("ddf.labelmaps") / "pretrained.safetensors").read_bytes(), "the pretrained model")
+    return CausalFlow.from_bytes(
+        (files("ddf.labelmaps") / "pretrained.safetensors").read_bytes(), "the pretrained model"
+    )

@@ -78,6 +78,8 @@ class Progress:
 class Net(nn.Module):
     """The net in floating point: one-hot inputs, two hidden layers, a logit for each candidate and for none of them."""
 
+    starts: Tensor
+
     def __init__(self, sizes: Sequence[int], hidden: tuple[int, int], generator: torch.Generator) -> None:
         super().__init__()
         self.inputs = sum(sizes)
