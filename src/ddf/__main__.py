@@ -1,4 +1,4 @@
-"""The command `ddf` as a process: `ddf …` or `python -m ddf …`."""
+"""The `ddf` command as a process: `ddf …` or `python -m ddf …`."""
 
 __all__ = ["main"]
 
@@ -9,13 +9,12 @@ from ddf.commands import interruption
 
 
 def main() -> int:
-    """Runs the command line that this process was given.
+    """Run the command line of this process.
 
     Returns:
         The exit code; see `ddf.cli.main`.
     """
-    # Threads that spin long while they wait for others are ten times as slow where something else is at work, too.
-    # OpenMP reads this when PyTorch is loaded.
+    # Threads that spin while they wait are ten times slower on a busy machine. OpenMP reads this when PyTorch loads.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     interruption.prepare()

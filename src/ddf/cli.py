@@ -1,4 +1,4 @@
-"""The command `ddf`: its parser, and what becomes of errors."""
+"""The `ddf` command: its parser and its error handling."""
 
 __all__ = ["main", "make_parser"]
 
@@ -12,22 +12,21 @@ from ddf.commands import archives, demo, evaluate, explain, inspect, interruptio
 from ddf.commands.common import UsageError, formatted
 
 _DESCRIPTION = """\
-Discrete Denoising Flows: models of label maps and other categorical data that score, sample and compress it without
-loss."""
+Discrete Denoising Flows: models that score, sample and losslessly compress label maps and other categorical data."""
 
 _EXAMPLES = """\
 examples:
-  ddf demo                                     a tour, about a minute
-  ddf compress masks -o masks.ddf              a folder of label maps, with the model that comes with ddf
-  ddf train masks -o run                       a model for maps such as yours
+  ddf demo                                     take a tour of about a minute
+  ddf compress masks -o masks.ddf              compress a folder of label maps with the pretrained model
+  ddf train masks -o run                       train a model on your own maps
   ddf compress masks -o masks.ddf --model run/model.safetensors --embed
   ddf decompress masks.ddf -o again
 
-`ddf COMMAND --help` says more. For completion in bash: eval "$(ddf completion bash)" (or zsh)."""
+Run `ddf COMMAND --help` for details. Enable completion in bash with eval "$(ddf completion bash)" (or zsh)."""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="ddf", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -38,24 +37,24 @@ def make_parser() -> argparse.ArgumentParser:
     completion = formatted(
         commands,
         "completion",
-        "a script for the completion of a shell",
-        "Prints a script that completes commands and options.",
+        "print a shell completion script",
+        "Print a script that completes commands and options.",
         'eval "$(ddf completion bash)"',
     )
-    completion.add_argument("shell", choices=("bash", "zsh"))
+    completion.add_argument("shell", choices=("bash", "zsh"), help="the shell to complete in")
     completion.set_defaults(run=_complete)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Run a command.
 
     Arguments:
-        arguments: What was typed after `ddf`; None for what the process was given.
+        arguments: The arguments after `ddf`; None for those of the process.
 
     Returns:
-        The exit code: 0 if all went well, 1 if not, 2 for a command line that makes no sense, 130 after Ctrl-C (143 if
-            it was told to end).
+        The exit code: 0 for success, 1 for an error, 2 for an invalid command line, 130 after Ctrl-C and 143 after
+            SIGTERM.
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
     options = make_parser().parse_args(typed)
@@ -71,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not interruption.happened():
             return _failed(error, options.command)
     resumes = options.command in ("train", "reproduce")
-    print("\nddf: interrupted" + ("; the same command goes on from here" if resumes else ""), file=sys.stderr)
+    print("\nddf: interrupted" + ("; run the same command again to resume" if resumes else ""), file=sys.stderr)
     return interruption.code()
 
 
 def _failed(error: Exception, command: str) -> int:
-    """Says what went wrong, in one line; what is no mistake of the user or the machine is raised again."""
+    """Print an error in one line; raise it again if it is a bug."""
     if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has exited
         return 0
     if isinstance(error, UsageError):
         print(f"ddf: {error}", file=sys.stderr)
@@ -91,7 +90,7 @@ def _failed(error: Exception, command: str) -> int:
         print(f"ddf: {error.filename}: {error.strerror}" if known else f"ddf: {_words(error)}", file=sys.stderr)
         return 1
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        print(f"ddf: this needs {error.name}, which is not installed: pip install {error.name}", file=sys.stderr)
+        print(f"ddf: {error.name} is not installed: run `pip install {error.name}`", file=sys.stderr)
         return 1
     if isinstance(error, ValueError | TypeError | RuntimeError | ImportError | MemoryError):
         damaged = type(error).__name__ == "DamagedArchiveError" and command != "recover"
@@ -103,7 +102,7 @@ def _failed(error: Exception, command: str) -> int:
 
 
 def _words(error: OSError) -> str:
-    """What an error says, without its number."""
+    """Return the message of an error without its number."""
     return str(error.args[1] if len(error.args) > 1 else error)
 
 
@@ -114,7 +113,7 @@ def _version() -> str:
 
 
 def _complete(options: argparse.Namespace) -> int:
-    """Prints a completion script: commands first, then the options of the command, else files."""
+    """Print a script that completes commands, then the options of the command, then files."""
     parser = make_parser()
     actions = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     cases = []

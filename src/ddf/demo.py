@@ -1,4 +1,4 @@
-"""A tour in about a minute: train, score, sample, compress, decompress, look.
+"""A tour of about a minute: train, score, sample, compress and decompress.
 
 python -m ddf.demo [FOLDER]
 """
@@ -44,30 +44,30 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
     """Run the tour.
 
     Arguments:
-        folder: Where pictures, models and archives go.
+        folder: The folder for pictures, models and archives.
 
     Returns:
-        Its two tables, in bits per dimension and bits per pixel.
+        The two tables, in bits per dimension and bits per pixel.
     """
     start = time.monotonic()
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     toy = _eight_gaussians(target)
     codec = _scenes(target)
-    print("\nEight Gaussians in 91 bins, bits per dimension of unseen data; lower is better")
-    for name, figure in sorted(toy, key=lambda row: -row[1]):
-        print(f"  {figure:7.4f}  {name}")
-    print(f"\n{UNSEEN} street scenes that no model has seen, bits per pixel in real bytes; lower is better")
-    for name, figure in sorted(codec, key=lambda row: -row[1]):
-        print(f"  {figure:7.4f}  {name}")
+    print("\nEight Gaussians in 91 × 91 bins: bits per dimension of held-out data (lower is better)")
+    for name, bits in sorted(toy, key=lambda row: -row[1]):
+        print(f"  {bits:7.4f}  {name}")
+    print(f"\n{UNSEEN} held-out street scenes: bits per pixel of the compressed files (lower is better)")
+    for name, bits in sorted(codec, key=lambda row: -row[1]):
+        print(f"  {bits:7.4f}  {name}")
     print(
-        f"\nAll {UNSEEN} scenes came back from their archive, pixel by pixel. {time.monotonic() - start:.0f} s in all."
+        f"\nAll {UNSEEN} scenes were decompressed to identical files. The tour took {time.monotonic() - start:.0f} s."
     )
-    print(f"\nPictures to look at, in {target}:")
-    print("  eight-gaussians.png  samples of two flows beside the data")
-    print("  samples.png          street scenes as the codec's model draws them, after a few seconds of training")
-    print("  explanation.png      a scene, its ranks, and where its bits go")
-    print("\nNext, with label maps of your own in place of these:")
+    print(f"\nPictures in {target}:")
+    print("  eight-gaussians.png  the data, and samples of both flows")
+    print("  samples.png          samples of the codec's model after a few seconds of training")
+    print("  explanation.png      a scene, the errors of the prediction, its confidence, and the bits of each pixel")
+    print("\nNext steps, with your own label maps in place of these:")
     scenes, archive = (shlex.quote(str(target / name)) for name in ("scenes", "scenes.ddf"))
     print(f"  ddf train {scenes} -o run")
     print(f"  ddf compress {scenes} -o scenes.ddf --model run/model.safetensors")
@@ -77,12 +77,12 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
 
 
 def _eight_gaussians(target: Path) -> Rows:
-    print(f"1. Two flows learn {SAMPLES:,} points around eight centers, in 91 × 91 bins.", flush=True)
+    print(f"1. Training two flows on {SAMPLES:,} points around eight centers, in 91 × 91 bins", flush=True)
     data, test = EightGaussians.sample(SAMPLES, seed=0), EightGaussians.sample(SAMPLES, seed=1)
     rows = [
-        ("no coupling, at best (exact)", EightGaussians.factorized_optimum()),
-        ("one denoising coupling, at best (exact)", EightGaussians.coupling_optimum()),
-        ("any model at all, at best (exact)", EightGaussians.entropy()),
+        ("optimum without a coupling (exact)", EightGaussians.factorized_optimum()),
+        ("optimum of one denoising coupling (exact)", EightGaussians.coupling_optimum()),
+        ("entropy of the data: optimum of any model (exact)", EightGaussians.entropy()),
     ]
     samples = {"data": test[:20_000]}
     for kind, config in CONFIGS.items():
@@ -101,18 +101,18 @@ def _eight_gaussians(target: Path) -> Rows:
     return rows
 
 
-def _about(what: str, data: str, figure: float, unit: str) -> dict[str, Any]:
-    return {"what": what, "trained_on": data, "figure": round(figure, 4), "unit": f"bits per {unit}"}
+def _about(what: str, data: str, bits: float, unit: str) -> dict[str, Any]:
+    return {"what": what, "trained_on": data, "score": round(bits, 4), "unit": f"bits per {unit}"}
 
 
 def _scenes(target: Path) -> Rows:
-    print(f"2. A codec learns {SCENES} drawn street scenes of 5 classes.", flush=True)
+    print(f"2. Training a codec on {SCENES} generated street scenes of 5 classes", flush=True)
     start = time.monotonic()
     scenes = draw_scenes(SCENES, seed=0)
     unseen = draw_scenes(UNSEEN, seed=1)
     model = train(scenes, "fast", SCENE_CLASSES, mirrored=True, steps=STEPS, progress=False)
     print(f"   trained in {time.monotonic() - start:.0f} s", flush=True)
-    print(f"3. It compresses {UNSEEN} others, and gets them back.", flush=True)
+    print(f"3. Compressing and decompressing {UNSEEN} other scenes", flush=True)
     folder = target / "scenes"
     folder.mkdir(exist_ok=True)
     palette = [value for color in SCENE_CLASSES.colors for value in color]
@@ -123,17 +123,17 @@ def _scenes(target: Path) -> Rows:
         image.save(folder / f"{i:03}.png", optimize=True)
         png += (folder / f"{i:03}.png").stat().st_size
     pixels = sum(scene.size for scene in unseen)
-    figure = _archived(unseen, model)
-    model.about = _about("fast codec", f"{SCENES} drawn street scenes", figure, "pixel")
+    bits = _archived(unseen, model)
+    model.about = _about("fast codec", f"{SCENES} generated street scenes", bits, "pixel")
     model.save(target / "codec.safetensors")
     rows = [
         ("PNG, optimized", 8 * png / pixels),
-        ("xz, each scene by itself", 8 * sum(len(lzma.compress(scene.tobytes())) for scene in unseen) / pixels),
+        ("xz, each scene on its own", 8 * sum(len(lzma.compress(scene.tobytes())) for scene in unseen) / pixels),
         (
-            "ddf, the model that comes with it (trained on drawn maps, such scenes among them)",
+            "ddf, the pretrained model (its training data includes similar scenes)",
             _archived(unseen, pretrained()),
         ),
-        (f"ddf, a model trained for {STEPS} steps", figure),
+        (f"ddf, a model trained on {SCENES} other scenes for {STEPS:,} steps", bits),
     ]
     archive = target / "scenes.ddf"
     with ArchiveWriter(archive, model, embed_model=True, overwrite=True) as writer:
@@ -142,10 +142,11 @@ def _scenes(target: Path) -> Rows:
             files.add(path, name)
         files.finish()
     again = target / "again"
-    for path in FileReader(Archive(archive)).write_all(again, overwrite=True):
-        with Image.open(path) as one, Image.open(folder / path.name) as two:
-            if one.tobytes() != two.tobytes() or one.getpalette() != two.getpalette():
-                raise RuntimeError(f"{path} is not what it was")
+    with Archive(archive) as reader:
+        for path in FileReader(reader).write_all(again, overwrite=True):
+            with Image.open(path) as one, Image.open(folder / path.name) as two:
+                if one.tobytes() != two.tobytes() or one.getpalette() != two.getpalette():
+                    raise RuntimeError(f"{path} differs from {folder / path.name}; please report this bug")
     drawn = SCENE_CLASSES.to_symbols(model.sample(12, (96, 144)))
     viz.sheet(drawn, viz.colors_of(SCENE_CLASSES), target / "samples.png")
     largest = max(unseen, key=lambda scene: scene.size)
@@ -154,7 +155,7 @@ def _scenes(target: Path) -> Rows:
 
 
 def _archived(maps: list[np.ndarray[Any, Any]], model: CausalFlow) -> float:
-    """Bits per pixel of maps in one archive."""
+    """Return the bits per pixel of maps in one archive."""
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model) as writer:
         for part in maps:

@@ -152,7 +152,7 @@ def sheet(maps: np.ndarray[Any, Any], colors: Sequence[Color], path: str | PathL
     count, height, width = maps.shape
     columns = _columns(count, (count * height / width) ** 0.5)
     rows = -(-count // columns)
-    zoom = max(1, 160 // max(height, width))
+    zoom = max(1, 320 // max(height, width))
     high, wide = height * zoom + gap, width * zoom + gap
     picture = np.full((rows * high + gap, columns * wide + gap, 3), 255, dtype=np.uint8)
     table = np.array(colors, dtype=np.uint8)
@@ -236,7 +236,7 @@ def explanation(
 def causal_explanation(
     labels: np.ndarray[Any, Any], found: "Explanation", classes: Classes | None, path: str | PathLike[str]
 ) -> None:
-    """Draw what a causal flow makes of a map: the map, its ranks, the margins and the bits.
+    """Draw how a causal flow predicts a map: the map, its ranks, the margins and the bits.
 
     Arguments:
         labels: The map (height, width).
@@ -254,32 +254,34 @@ def causal_explanation(
     else:
         table = np.array(colors_of(Classes.plain(max(2, len(values)))), np.uint8)
     ratio = min(max(labels.shape[0] / labels.shape[1], 0.3), 1.6)
-    figure = Figure(figsize=(12, 2 * (6 * ratio + 0.45)), layout="constrained")
+    figure = Figure(figsize=(12, 2 * (5.05 * ratio + 0.4)), layout="constrained")
     panels = figure.subplots(2, 2)
     for axes in panels.flat:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color("lightgrey")
     panels[0, 0].imshow(table[symbols.reshape(labels.shape)], interpolation="nearest")
-    panels[0, 0].set_title(f"the map: {len(values)} labels", fontsize=10)
+    panels[0, 0].set_title(f"the map: {len(values)} label{'s' * (len(values) != 1)}", fontsize=10)
     steps = np.linspace(0, 1, 7)[:, None]
     ranks = np.round((1 - steps) * _FIRST_RANK + steps * _LAST_RANK).astype(np.uint8)
     ranks[0] = 255
     panels[0, 1].imshow(ranks[found.ranks.clip(max=6)], interpolation="nearest")
     right = (found.ranks == 0).mean()
-    panels[0, 1].set_title(f"its ranks: white where the prediction was right ({right:.2%})", fontsize=10)
+    panels[0, 1].set_title(f"ranks: white where the prediction is correct ({right:.2%} of the pixels)", fontsize=10)
     image = panels[1, 0].imshow(found.margins.clip(0, 10), cmap="Blues", vmin=0, vmax=10, interpolation="nearest")
-    panels[1, 0].set_title("margin: how far the first class is ahead of the second", fontsize=10)
-    figure.colorbar(image, ax=panels[1, 0], label="nats (10 and more in the darkest)", fraction=0.046)
+    panels[1, 0].set_title("margin of the most likely label over the second", fontsize=10)
+    figure.colorbar(image, cax=panels[1, 0].inset_axes((1.02, 0, 0.03, 1)), label="nats", extend="max")
     least, most = 0.01, max(1.0, float(found.bits.max()))
     image = panels[1, 1].imshow(
         found.bits.clip(min=least), norm=LogNorm(least, most), cmap="inferno", interpolation="nearest"
     )
     panels[1, 1].set_title(
-        f"bits: {found.bits.sum():,.0f}, {found.bits.mean():.4f} per pixel; half of them in "
+        f"{found.bits.sum():,.0f} bits, {found.bits.mean():.4f} per pixel; half of them in "
         f"{share_of_half(found.bits):.1%} of the pixels",
         fontsize=10,
     )
-    figure.colorbar(image, ax=panels[1, 1], label="bits of a pixel", fraction=0.046)
+    bar = figure.colorbar(image, cax=panels[1, 1].inset_axes((1.02, 0, 0.03, 1)), label="bits of a pixel")
+    ticks = [tick for tick in (0.01, 0.1, 1.0, 10.0) if tick <= most]
+    bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     _save(figure, path)
 
 

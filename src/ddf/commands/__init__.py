@@ -1,1 +1,1 @@
-"""The commands of `ddf`, one file each: thin, over the public API, importing what is heavy where it is used."""
+"""The commands of `ddf`: thin wrappers of the public API that import heavy modules only when they run."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddf.archive import Archive, Codec
 
 _SHOWN = 5  # names in a message
-_NEEDED = "the model the archive was made with (not needed if it is embedded, or the pretrained one)"
+_NEEDED = "the model of the archive (default: the embedded one, or else the pretrained one)"
 
 
 def add(commands: Commands) -> None:
@@ -52,24 +52,30 @@ def _add_compress(commands: Commands) -> None:
         commands,
         "compress",
         "compress files and folders into one archive",
-        "Compress files and folders of label maps (PNG, TIFF, npy) into one archive: pixels, palettes and names.\n"
-        "Other files are stored byte by byte.",
+        "Compress files and folders of label maps (PNG, TIFF, npy) into one archive, with palettes and file names.\n"
+        "Other files are stored byte for byte.",
         "ddf compress masks -o masks.ddf",
         "ddf compress masks -o masks.ddf --model run/model.safetensors --embed",
         "ddf compress more -o masks.ddf --append --model run/model.safetensors",
     )
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders to compress")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive to write")
-    add_model(parser, "a model made by `ddf train` (default: the pretrained one)")
-    parser.add_argument("--embed", action="store_true", help="store the model in the archive")
-    parser.add_argument("--append", action="store_true", help="add to an existing archive")
-    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    add_model(parser, "a model trained with `ddf train` (default: the pretrained one)")
     parser.add_argument(
-        "--maps-per-block", type=positive, default=1, metavar="N", help="maps of one size in a block (default: 1)"
+        "--embed", action="store_true", help="store the model in the archive (default: only its fingerprint)"
+    )
+    parser.add_argument("--append", action="store_true", help="add to an existing archive (default: refuse)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file (default: refuse)")
+    parser.add_argument(
+        "--maps-per-block",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="equally sized maps to code together; more is smaller, but slower to extract from (default: 1)",
     )
     _add_threads(parser)
     parser.add_argument(
-        "--no-verify", action="store_true", help="do not decode everything to check it before it is written"
+        "--no-verify", action="store_true", help="skip decoding every map to verify it (default: verify)"
     )
     add_json(parser)
     parser.set_defaults(run=_compress)
@@ -89,7 +95,7 @@ def _compress(options: argparse.Namespace) -> int:
     files = [(name, path) for name, path in files_in(options.inputs) if path.resolve() != target.resolve()]
     others = [str(path) for path in left_out(options.inputs)]
     if not files:
-        raise ValueError(f"there are no files to compress in {', '.join(options.inputs)}")
+        raise ValueError(f"no files to compress in {', '.join(options.inputs)}")
     start = time.monotonic()
     before = target.stat().st_size if options.append and target.exists() else 0
     model = _model_of(target, options) if before else load_codec(options.model)
@@ -124,9 +130,9 @@ def _compress(options: argparse.Namespace) -> int:
         },
         f"{target}: {_files(len(files))}, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
         f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
-        *([f"{other} of {writer.maps} maps by a general compressor"] if other else []),
+        *([f"{other} of {writer.maps} maps were stored by a general-purpose compressor"] if other else []),
         *_some(others, "skipped (hidden files, broken links, links to folders, empty folders)"),
-        *_some(writer.stripped, "metadata not kept (resolution, text, coordinates)"),
+        *_some(writer.stripped, "metadata not stored (resolution, text, coordinates)"),
         *_advice(options),
     )
     return 0
@@ -144,7 +150,7 @@ def _some(names: list[str], what: str) -> list[str]:
 
 
 def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
-    """Return the model to append with: the one named, the embedded one, or else the pretrained one."""
+    """Return the model to append with: the one passed, the embedded one, or else the pretrained one."""
     from ddf.archive import Archive
 
     with Archive(archive) as there:
@@ -155,7 +161,7 @@ def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
 
 
 def _fitting_model(path: str | None, needed: bytes | None, archive: str) -> "Codec":
-    """Return the model named, or else the pretrained one; refuse one that the archive does not need."""
+    """Return the model passed, or else the pretrained one; refuse it if the archive needs another."""
     from ddf.archive import WrongModelError
     from ddf.archive.layout import wrong_model
 
@@ -167,9 +173,9 @@ def _fitting_model(path: str | None, needed: bytes | None, archive: str) -> "Cod
 
 def _advice(options: argparse.Namespace) -> list[str]:
     if options.model is None and not options.append:
-        return ["A model trained on your own maps (`ddf train`) usually makes archives much smaller."]
+        return ["A model trained on your own maps with `ddf train` usually makes smaller archives."]
     if options.model is not None and not options.embed:
-        return [f"{options.model} is needed to decompress it (--embed stores it in the archive)."]
+        return [f"Keep {options.model}: decompressing needs it (--embed stores it in the archive)."]
     return []
 
 
@@ -177,14 +183,14 @@ def _advice(options: argparse.Namespace) -> list[str]:
 
 
 def open_archive(path: str, model: str | None) -> "Archive":
-    """Open an archive with the model it needs, if that is available."""
+    """Open an archive with the model that it needs, if available."""
     from ddf.archive import Archive
 
     archive = Archive(path)
     if model is not None:
         given = load_codec(model, archive.fingerprint if any(archive.fingerprint) else None)
         if archive.embeds_model and given.fingerprint != archive.fingerprint:
-            print(f"{path} embeds the model that it needs; {model} is another one and is not used", file=sys.stderr)
+            print(f"{path} embeds its model; --model {model} is a different model and is ignored", file=sys.stderr)
         else:
             archive.close()
             return Archive(path, given)
@@ -207,15 +213,15 @@ def _add_decompress(commands: Commands) -> None:
         commands,
         "decompress",
         "decompress an archive into files",
-        "Write all files of an archive: the same pixels and palettes, under the same names.",
+        "Write all files of an archive, with the same pixels, palettes and names.",
         "ddf decompress masks.ddf -o masks",
     )
-    parser.add_argument("archive")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
     parser.add_argument(
-        "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to, created if needed"
+        "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to; created if needed"
     )
     add_model(parser, _NEEDED)
-    parser.add_argument("--force", action="store_true", help="replace existing files")
+    parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
     _add_threads(parser)
     add_json(parser)
     parser.set_defaults(run=_decompress)
@@ -250,11 +256,11 @@ def _add_list(commands: Commands) -> None:
     parser = formatted(
         commands,
         "list",
-        "list the files of an archive",
-        "Print the names of all files of an archive.",
+        "list the files in an archive",
+        "Print the names of all files in an archive.",
         "ddf list masks.ddf",
     )
-    parser.add_argument("archive")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
     add_json(parser)
     parser.set_defaults(run=_list)
 
@@ -273,17 +279,17 @@ def _add_extract(commands: Commands) -> None:
     parser = formatted(
         commands,
         "extract",
-        "extract some files of an archive",
-        "Write the files with these names, without reading the others.",
+        "extract some files from an archive",
+        "Write the files with the given names without decoding the others.",
         "ddf extract masks.ddf street/0001.png -o .",
     )
-    parser.add_argument("archive")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="names as `ddf list` prints them")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="file names as printed by `ddf list`")
     parser.add_argument(
         "-o", "--output", default=".", metavar="FOLDER", help="the folder to write to (default: the current one)"
     )
     add_model(parser, _NEEDED)
-    parser.add_argument("--force", action="store_true", help="replace existing files")
+    parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
     add_json(parser)
     parser.set_defaults(run=_extract)
 
@@ -298,7 +304,9 @@ def _extract(options: argparse.Namespace) -> int:
         unnamed = {f"{number:06}": number for number, name in enumerate(archive.names) if not name}
         for name in options.names:
             if name not in archive and name not in unnamed:
-                raise KeyError(f"{options.archive} holds no {name!r}; `ddf list {options.archive}` prints the names")
+                raise KeyError(
+                    f"{options.archive} does not contain {name!r}; `ddf list {options.archive}` prints the names"
+                )
             places[name] = reader.place(name, options.output)
             if places[name].exists() and not options.force:
                 raise FileExistsError(f"{places[name]} already exists; --force replaces it")
@@ -315,10 +323,10 @@ def _add_verify(commands: Commands) -> None:
         commands,
         "verify",
         "check the integrity of an archive",
-        "Decode everything and compare it with its checksums.",
+        "Decode all files and compare them with their checksums. The exit code is 1 if the archive is damaged.",
         "ddf verify masks.ddf",
     )
-    parser.add_argument("archive")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
     add_model(parser, _NEEDED)
     _add_threads(parser)
     add_json(parser)
@@ -334,7 +342,7 @@ def _verify(options: argparse.Namespace) -> int:
             items = archive.items(threads=options.threads)
             for _ in progress(items, len(archive), "verifying", "array"):
                 pass
-            FileReader(archive)  # which reads the manifests as well
+            FileReader(archive)  # reads the manifests, too
             count = len(file_names(archive))
     except DamagedArchiveError as error:
         if options.json:
@@ -349,15 +357,15 @@ def _add_recover(commands: Commands) -> None:
         commands,
         "recover",
         "recover files from a damaged archive",
-        "Write the intact files of a damaged archive. The exit code is 1 if anything was lost.",
+        "Write the intact files of a damaged archive. The exit code is 1 if any file was lost.",
         "ddf recover damaged.ddf -o saved",
     )
-    parser.add_argument("archive")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
     parser.add_argument(
-        "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to, created if needed"
+        "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to; created if needed"
     )
-    add_model(parser, "the model the archive was made with, unless it is embedded (default: the pretrained one)")
-    parser.add_argument("--force", action="store_true", help="replace existing files")
+    add_model(parser, _NEEDED)
+    parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
     add_json(parser)
     parser.set_defaults(run=_recover)
 
@@ -375,7 +383,7 @@ def _recover(options: argparse.Namespace) -> int:
     with ArchiveWriter(buffer, model=None, verify=False) as saved:
         for name, array in found.arrays:
             if name in saved.names:
-                lost.append(f"{name!r}: there are two files of that name")
+                lost.append(f"{name!r}: the archive contains two files with this name")
             else:
                 saved.add(array, name)
     reader = FileReader(Archive(buffer.getvalue()))

@@ -1,4 +1,4 @@
-"""Options and functions that commands share."""
+"""Options and functions shared by the commands."""
 
 __all__ = [
     "Commands",
@@ -57,7 +57,7 @@ def formatted(commands: Commands, name: str, summary: str, description: str, *ex
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option for scripts."""
+    """Add the option for JSON output."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -73,7 +73,9 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the option that selects the device."""
-    parser.add_argument("--device", type=device, help="cpu or cuda (default: a GPU if there is one)")
+    parser.add_argument(
+        "--device", type=device, metavar="DEVICE", help="cpu, cuda or cuda:N (default: cuda if available)"
+    )
 
 
 def check_output(options: argparse.Namespace) -> None:
@@ -84,7 +86,7 @@ def check_output(options: argparse.Namespace) -> None:
     if path.exists() and not options.force:
         raise FileExistsError(f"{path} already exists; --force replaces it")
     if not path.resolve().parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
 
 
 def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> None:
@@ -96,7 +98,7 @@ def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> Non
 
 
 def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "map") -> Iterator[Item]:
-    """Yield items and show a progress bar if there is a terminal."""
+    """Yield items and show a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -106,11 +108,11 @@ def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "m
 
 
 def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFlow | CausalFlow":
-    """Load a model of any kind; the pretrained one if no file is named.
+    """Load a model of any kind.
 
     Arguments:
-        path: Its file.
-        where: The device of a model that runs on PyTorch; None for a GPU if there is one.
+        path: The model file; None for the pretrained model.
+        where: The device of a model that runs on PyTorch; None for a GPU if one is available.
     """
     if path is None:
         from ddf.labelmaps import pretrained
@@ -130,8 +132,8 @@ def load_codec(path: str | None, needed: bytes | None = None) -> "Codec":
     """Load a model that can compress.
 
     Arguments:
-        path: Its file; None for the pretrained one.
-        needed: The fingerprint of the model that an archive needs, if it needs one.
+        path: The model file; None for the pretrained model.
+        needed: The fingerprint of the model that an archive needs, for the error message; None if it needs none.
     """
     from ddf.archive import Codec
 
@@ -139,19 +141,20 @@ def load_codec(path: str | None, needed: bytes | None = None) -> "Codec":
     if not isinstance(model, Codec):
         raise ValueError(
             f"{path} is a floating-point flow, which cannot compress because its results differ between machines; "
-            "`ddf train … --integer` makes a model that can" + (f"; the one needed is {needed.hex()}" if needed else "")
+            "`ddf train … --integer` makes a model that can"
+            + (f"; the archive needs the model {needed.hex()}" if needed else "")
         )
     return model
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """Parse the height and width of `64x96`."""
+    """Parse a size, height x width, such as 64x96."""
     try:
         height, width = (int(part) for part in text.lower().replace("×", "x").split("x"))
         if height < 1 or width < 1:
             raise ValueError
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; pass height x width, like 64x96") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; pass height x width, for example 64x96") from error
     return height, width
 
 
@@ -173,7 +176,7 @@ def seed(text: str) -> int:
         if not 0 <= number < 1 << 63:
             raise ValueError
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; pass an integer from 0 on") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; pass a non-negative integer") from error
     return number
 
 
@@ -186,7 +189,7 @@ def device(text: str) -> str:
 
         number = int(text.partition(":")[2] or 0)
         if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-            raise argparse.ArgumentTypeError(f"PyTorch finds no {text} on this machine; pass cpu")
+            raise argparse.ArgumentTypeError(f"PyTorch does not find {text} on this machine; pass cpu")
     return text
 
 

@@ -10,16 +10,18 @@ from ddf.commands.common import Commands, add_json, formatted, say
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = formatted(
         commands,
         "demo",
-        "a tour on data that comes with ddf",
-        "Trains, scores, samples, compresses and decompresses, on data that is drawn on the spot; about a minute.",
+        "take a tour on generated data",
+        "Train, score, sample, compress and decompress on generated data. Takes about a minute.",
         "ddf demo",
         "ddf demo -o pictures",
     )
-    parser.add_argument("-o", "--output", default="demo", metavar="FOLDER", help="where pictures go (default: demo)")
+    parser.add_argument(
+        "-o", "--output", default="demo", metavar="FOLDER", help="the folder to write to (default: demo)"
+    )
     add_json(parser)
     parser.set_defaults(run=_demo)
 

@@ -29,16 +29,20 @@ def add(commands: Commands) -> None:
         commands,
         "evaluate",
         "score data under a model",
-        "Score data: bits per dimension with the standard error over samples, by layer or rank and by class.",
+        "Score data: bits per dimension with the standard error over samples, by layer (or rank) and by class.",
         "ddf evaluate run/model.safetensors masks",
         "ddf evaluate run/model.safetensors masks --compare",
         "ddf evaluate run/model.safetensors mnist --count 1000 --json",
     )
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL", help="a model file")
     parser.add_argument("data", metavar="DATA", help=f"a path, or the test set of one of {', '.join(NAMED)}")
-    parser.add_argument("--compare", action="store_true", help="compare with PNG, xz and other installed codecs")
-    parser.add_argument("--count", type=positive, metavar="N", help="evaluate only the first N samples")
-    parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
+    parser.add_argument(
+        "--compare", action="store_true", help="also compress with PNG, xz and other installed codecs (default: do not)"
+    )
+    parser.add_argument("--count", type=positive, metavar="N", help="score only the first N samples (default: all)")
+    parser.add_argument(
+        "--source", metavar="PATH", help="the location of mnist or cityscapes (default: download mnist)"
+    )
     add_device(parser)
     add_json(parser)
     parser.set_defaults(run=_evaluate)
@@ -47,9 +51,10 @@ def add(commands: Commands) -> None:
 def read_samples(
     model: "Flow | IntegerFlow", data: str, source: str | None = None
 ) -> "tuple[list[Array], tuple[str, ...]]":
-    """Data as samples of a model's symbols, each with an axis of one sample, and what of it was left out.
+    """Read data as samples of a model's symbols, each with an axis of one sample, and what was skipped.
 
-    Refuses what the model is not for.
+    Raises:
+        ValueError: The data does not fit the model.
     """
     samples, skipped = _read(model, data, source)
     for part in samples:
@@ -60,7 +65,7 @@ def read_samples(
         if not fits:
             sides = " × ".join("any" if side is None else str(side) for side in wanted)
             found = " × ".join(map(str, part.shape[1:]))
-            raise ValueError(f"{data} has samples of {found}, but the model is for samples of {sides}")
+            raise ValueError(f"{data} has samples of shape {found}, but the model expects {sides}")
     return samples, skipped
 
 
@@ -80,12 +85,12 @@ def _read(model: "Flow | IntegerFlow", data: str, source: str | None) -> "tuple[
         from ddf.data.classes import Columns
 
         if not isinstance(model.classes, Columns):
-            raise ValueError(f"{data} is a table, but the model is for maps")
+            raise ValueError(f"{data} is a table, but the model expects maps")
         with path.open(encoding="utf-8-sig", newline="") as file:
             names, *rows = list(csv.reader(file)) or [[]]
         if tuple(names) != tuple(model.classes.names):
             raise ValueError(
-                f"{data} has the columns {', '.join(names)}, but the model is for {', '.join(model.classes.names)}"
+                f"{data} has the columns {', '.join(names)}, but the model expects {', '.join(model.classes.names)}"
             )
         try:
             return [part[None] for part in np.asarray(model.classes.to_symbols(rows))], ()
@@ -97,13 +102,13 @@ def _read(model: "Flow | IntegerFlow", data: str, source: str | None) -> "tuple[
     maps = read_label_maps(data)
     arrays = [maps.classes.to_values(part) for part in maps.maps]
     if len(model.shape) == 3 and path.suffix.lower() == ".npy" and {part.ndim for part in arrays} == {1}:
-        arrays = [np.stack(arrays)]  # one map, not as many vectors as it has rows
+        arrays = [np.stack(arrays)]  # one map, not a vector per row
     found = []
     for name, values in zip(maps.names, arrays, strict=False):
         try:
             symbols = model.classes.to_symbols(values) if isinstance(model.classes, Classes) else values
         except ValueError as error:
-            raise ValueError(f"{name}: {error}, which are {_brief(model)}") from error
+            raise ValueError(f"{name}: {error}: {_brief(model)}") from error
         found.append(symbols[None] if symbols.ndim + 1 > len(model.shape) else symbols[None, None])
     return found, tuple(maps.skipped)
 
@@ -129,7 +134,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     samples, skipped = read_samples(model, options.data, options.source)
     samples = samples[: options.count]
     for line in skipped:
-        print(f"left out: {line}", file=sys.stderr)
+        print(f"skipped: {line}", file=sys.stderr)
     k = model.num_classes
     each, by_layer = [], dict[str, float]()
     counts, bits_by_class = np.zeros(k), np.zeros(k)
@@ -144,7 +149,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         bits_by_class += costs
     totals, sizes = np.array(each).T
     mean = totals.sum() / sizes.sum()
-    # Of a ratio of sums, since samples may differ in size.
+    # The standard error of a ratio of sums, because samples may differ in size.
     error = float(np.sqrt(((totals - mean * sizes) ** 2).sum()) / sizes.sum()) if len(each) > 1 else None
     names = _class_names(model)
     classes = [
@@ -157,14 +162,14 @@ def _evaluate(options: argparse.Namespace) -> int:
         f"{mean:.5f}{'' if error is None else f' ± {error:.5f}'} bits per dimension: {len(each)} samples, "
         f"{int(sizes.sum())} symbols",
         "",
-        "| coded by | bits per dimension | share |",
+        "| coded by | bits per dimension | share of bits |",
         "|---|---|---|",
         *(f"| {row['layer']} | {row['bits'] / sizes.sum():.5f} | {row['share']:.1%} |" for row in layers),
     ]
-    if not isinstance(model.classes, Columns):  # whose classes have nothing to do with each other
+    if not isinstance(model.classes, Columns):  # where a class has another meaning in every column
         lines += [
             "",
-            "| class | of all symbols | bits per symbol |",
+            "| class | share of symbols | bits per symbol |",
             "|---|---|---|",
             *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
         ]
@@ -175,14 +180,14 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.compare:
         rivals = _compare(model, samples, int(sizes.sum()))
         result["others"] = rivals
-        lines += ["", "| each sample by itself, in real bytes | bits per dimension |", "|---|---|"]
+        lines += ["", "| codec, each sample on its own | bits per dimension |", "|---|---|"]
         lines += [f"| {name} | {bits:.5f} |" for name, bits in rivals.items()]
     say(options, result, *lines)
     return 0
 
 
 def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
-    """Read label maps (height, width), and what was left out."""
+    """Read label maps (height, width), and what was skipped."""
     from ddf.data import read_label_maps
 
     found = read_label_maps(data)
@@ -192,7 +197,7 @@ def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
 
         maps = [np.stack(maps)]  # one map in an npy file
     if any(part.ndim != 2 for part in maps):
-        raise ValueError(f"{data} has maps of several channels; this model is for maps of one channel")
+        raise ValueError(f"{data} has maps with several channels, but the model expects one")
     return maps, tuple(found.skipped)
 
 
@@ -203,11 +208,11 @@ def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
     import numpy as np
 
     if options.data in NAMED:
-        raise ValueError(f"{options.model} is a model of label maps; name a folder of maps, not {options.data}")
+        raise ValueError(f"{options.model} is a model of label maps; pass a folder of maps, not {options.data}")
     maps, skipped = read_maps(options.data)
     maps = maps[: options.count]
     for line in skipped:
-        print(f"left out: {line}", file=sys.stderr)
+        print(f"skipped: {line}", file=sys.stderr)
     totals, ranks, rank_bits = [], np.zeros(7), np.zeros(7)
     counts: Counter[int] = Counter()
     costs: defaultdict[int, float] = defaultdict(float)
@@ -241,11 +246,11 @@ def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
         f"{mean:.5f}{'' if error is None else f' ± {error:.5f}'} bits per pixel: {len(maps)} maps, "
         f"{int(sizes.sum())} pixels",
         "",
-        "| rank of the pixel under the prediction | of all pixels | bits per pixel |",
+        "| rank of the label in the prediction | share of pixels | bits per pixel of the map |",
         "|---|---|---|",
         *(f"| {row['rank']} | {row['share']:.3%} | {row['bits']:.5f} |" for row in rows),
         "",
-        "| class | of all pixels | bits per pixel of it |",
+        "| class | share of pixels | bits per pixel of the class |",
         "|---|---|---|",
         *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
     ]
@@ -266,14 +271,14 @@ def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
             for name, encode in peers().items():
                 rivals[name] = 8 * sum(len(encode(one.astype(np.uint8))) for one in maps) / sizes.sum()
         result["others"] = rivals
-        lines += ["", "| each map by itself, in real bytes | bits per pixel |", "|---|---|"]
+        lines += ["", "| codec, each map on its own | bits per pixel |", "|---|---|"]
         lines += [f"| {name} | {value:.5f} |" for name, value in rivals.items()]
     say(options, result, *lines)
     return 0
 
 
 def _batches(samples: "list[Array]") -> "list[Array]":
-    """Neighbours of one shape together, as long as they are small."""
+    """Group consecutive samples of one shape into batches."""
     import numpy as np
 
     found: list[list[Array]] = []
@@ -298,7 +303,7 @@ def _class_names(model: "Flow | IntegerFlow") -> list[str]:
 
 
 def _compare(model: "Flow | IntegerFlow", samples: "list[Array]", pixels: int) -> dict[str, float]:
-    """Bits per symbol in real bytes: of an archive, if the model can make one, and of other codecs."""
+    """Return the bits per symbol of an archive, if the model can compress, and of other codecs."""
     import numpy as np
 
     from ddf.archive import ArchiveWriter

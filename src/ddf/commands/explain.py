@@ -18,13 +18,13 @@ def add(commands: Commands) -> None:
     parser = formatted(
         commands,
         "explain",
-        "draw what a model makes of a map",
-        "Draw a map, its ranks under the model's predictions, and the bits that each pixel takes.",
+        "draw how a model predicts a map",
+        "Draw a map, the rank of each pixel in the prediction of the model, and the bits of each pixel.",
         "ddf explain run/model.safetensors masks/0001.png -o out.png",
     )
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL", help="a model file")
     parser.add_argument("image", metavar="IMAGE", help="a label map (PNG, TIFF, GIF, npy)")
-    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the picture, a PNG")
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the .png file to write")
     add_force(parser)
     add_json(parser)
     parser.set_defaults(run=_explain)
@@ -37,16 +37,16 @@ def _explain(options: argparse.Namespace) -> int:
     from ddf.labelmaps import CausalFlow
 
     if options.output.suffix.lower() != ".png":
-        raise UsageError(f"-o {options.output}, but it must end in .png")
+        raise UsageError(f"-o {options.output} has an unsupported suffix; pass a .png file")
     check_output(options)
     model = load_model(options.model)
     if isinstance(model, CausalFlow):
         return _explain_map(options, model)
     if len(model.shape) != 3:
-        raise ValueError(f"{options.model} is a model of vectors; only those of maps can be drawn")
+        raise ValueError(f"{options.model} is a model of vectors; pass a model of maps")
     samples, _ = read_samples(model, options.image)
     if len(samples) != 1:
-        raise ValueError(f"{options.image} holds {len(samples)} maps; name a file of one")
+        raise ValueError(f"{options.image} has {len(samples)} maps; pass a file with one")
     x = samples[0][0]
     bits = bits_of(model, samples[0]).by_symbol[0, 0]
     classes = model.classes if isinstance(model.classes, Classes) else Classes.plain(model.num_classes)
@@ -54,7 +54,7 @@ def _explain(options: argparse.Namespace) -> int:
     say(
         options,
         {"file": str(options.output), "bits": float(bits.sum()), "bits_per_pixel": float(bits.mean())},
-        f"{options.output}: {bits.sum():.0f} bits, {bits.mean():.4f} per pixel; half of them in "
+        f"{options.output}: {bits.sum():.0f} bits, {bits.mean():.4f} per pixel; half of the bits are in "
         f"{viz.share_of_half(bits):.1%} of the pixels",
     )
     return 0
@@ -65,7 +65,7 @@ def _explain_map(options: argparse.Namespace, model: "CausalFlow") -> int:
 
     maps, _ = read_maps(options.image)
     if len(maps) != 1:
-        raise ValueError(f"{options.image} holds {len(maps)} maps; name a file of one")
+        raise ValueError(f"{options.image} has {len(maps)} maps; pass a file with one")
     found = model.explain(maps[0])
     viz.causal_explanation(maps[0], found, model.classes, options.output)
     right = float((found.ranks == 0).mean())
@@ -75,9 +75,9 @@ def _explain_map(options: argparse.Namespace, model: "CausalFlow") -> int:
             "file": str(options.output),
             "bits": float(found.bits.sum()),
             "bits_per_pixel": float(found.bits.mean()),
-            "right": right,
+            "correct": right,
         },
         f"{options.output}: {found.bits.sum():.0f} bits, {found.bits.mean():.4f} per pixel; {right:.2%} of the pixels "
-        f"predicted right, half of the bits in {viz.share_of_half(found.bits):.1%} of the pixels",
+        f"were predicted correctly, and half of the bits are in {viz.share_of_half(found.bits):.1%}",
     )
     return 0

@@ -20,11 +20,11 @@ def add(commands: Commands) -> None:
         commands,
         "inspect",
         "describe a model or an archive",
-        "Describe a model or an archive.",
+        "Print the kind, size, training data and layers of a model, or the contents of an archive.",
         "ddf inspect run/model.safetensors",
         "ddf inspect masks.ddf",
     )
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, metavar="FILE", help="a model or an archive")
     add_json(parser)
     parser.set_defaults(run=_inspect)
 
@@ -56,14 +56,12 @@ def _inspect_model(options: argparse.Namespace) -> int:
         f"{thousands(options.file.stat().st_size)} bytes",
     ]
     if about:
-        lines.append(
-            f"  {about.get('what', 'a model')}, trained on {about.get('trained_on', 'unknown data')}: "
-            f"{about.get('figure')} {about.get('unit', 'bits')} on held-out data"
-        )
+        score = f": {about['score']} {about.get('unit', 'bits')} on held-out data" if "score" in about else ""
+        lines.append(f"  {about.get('what', 'a model')}, trained on {about.get('trained_on', 'unknown data')}{score}")
     if isinstance(model, Codec):
         lines.append(f"  fingerprint {model.fingerprint.hex()}")
     if layers:
-        lines += ["  layers, from the data on:", *(f"  {i:>4}  {layer}" for i, layer in enumerate(layers))]
+        lines += ["  layers, from the data to the base:", *(f"  {i:>4}  {layer}" for i, layer in enumerate(layers))]
     values = getattr(model.classes, "values", None)
     names = getattr(model.classes, "names", None) or ()
     if values and len(values) <= 40 and not isinstance(values[0], tuple):
@@ -84,7 +82,7 @@ def _inspect_model(options: argparse.Namespace) -> int:
 
 
 def _details(model: "Flow | IntegerFlow | CausalFlow") -> tuple[str, int, list[str]]:
-    """Return what kind of model it is, how many parameters it has, and its layers."""
+    """Return the kind of a model, its number of parameters, and its layers."""
     from ddf.labelmaps import CausalFlow
 
     if isinstance(model, CausalFlow):
@@ -95,7 +93,7 @@ def _details(model: "Flow | IntegerFlow | CausalFlow") -> tuple[str, int, list[s
     modules = list(model.layers if isinstance(model, IntegerFlow) else model.layer_list())
     parts = modules if isinstance(model, IntegerFlow) else list(model.parts())
     parameters = sum(parameter.numel() for module in parts for parameter in module.parameters())
-    kind = "integer flow: compresses, the same on every machine" if integer else "flow in floating point"
+    kind = "integer flow: compresses, with the same result on every machine" if integer else "floating-point flow"
     return kind, parameters, [repr(module) for module in modules]
 
 
@@ -120,10 +118,10 @@ def _inspect_archive(options: argparse.Namespace) -> int:
         arrays = sum(kinds.values())
         model = archive.fingerprint.hex() if any(archive.fingerprint) else None
         size, inside = archive.size, archive.embeds_model
-    which = "made without a model" if model is None else f"model {model}, {'inside' if inside else 'not inside'}"
-    words = {"codec": "by the model", "lzma": "by a general compressor", "raw": "as they are"}
+    which = "made without a model" if model is None else f"model {model}, {'embedded' if inside else 'not embedded'}"
+    words = {"codec": "by the model", "lzma": "by a general-purpose compressor", "raw": "uncompressed"}
     lines = [
-        f"{options.file}: {arrays} arrays, {thousands(raw)} bytes of them in {thousands(size)} "
+        f"{options.file}: {arrays} arrays, {thousands(raw)} bytes compressed to {thousands(size)} "
         f"({raw / max(1, size):.1f} : 1); {which}",
         "",
         "| arrays | shape | dtype | coded | bytes |",
@@ -131,7 +129,7 @@ def _inspect_archive(options: argparse.Namespace) -> int:
     ]
     some = kinds.most_common(20)
     for (method, shape, dtype), count in some:
-        sides = " × ".join(map(str, shape)) or "one number"
+        sides = " × ".join(map(str, shape)) or "scalar"
         lines.append(f"| {count} | {sides} | {dtype} | {words[method]} | {coded[method, shape, dtype]} |")
     if len(kinds) > len(some):
         lines.append(f"({len(kinds) - len(some)} other shapes)")

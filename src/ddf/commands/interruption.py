@@ -1,6 +1,6 @@
-"""Ctrl-C and other signals to end, at any moment.
+"""Handle Ctrl-C and other termination signals at any moment.
 
-Nothing is imported here but what Python has loaded anyway: this comes before all else.
+This module runs before all others and imports only what Python has already loaded.
 """
 
 __all__ = ["code", "forget", "happened", "prepare"]
@@ -8,17 +8,17 @@ __all__ = ["code", "forget", "happened", "prepare"]
 import signal
 from types import FrameType
 
-_SIGNALS = "SIGINT", "SIGTERM", "SIGHUP"  # not all systems have all
-_AGAIN = 0.02  # seconds until an interruption that had to wait tries once more
+_SIGNALS = "SIGINT", "SIGTERM", "SIGHUP"  # not every system has all of them
+_AGAIN = 0.02  # seconds until a delayed interruption is retried
 
-_waiting = False  # whether one does
+_waiting = False  # whether an interruption is delayed
 _happened = False
-_number = signal.SIGINT  # which signal it was
+_number = signal.SIGINT  # the signal received
 
 
 def prepare() -> None:
-    """Makes Ctrl-C a `KeyboardInterrupt` that comes when it can be borne, and so what else tells a process to end."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started us wants no Ctrl-C
+    """Turn Ctrl-C and other termination signals into a `KeyboardInterrupt` that is raised when it is safe."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise the parent process disabled Ctrl-C
         signal.signal(signal.SIGINT, _interrupt)
     for name in _SIGNALS[1:]:
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is signal.SIG_DFL:
@@ -26,19 +26,19 @@ def prepare() -> None:
 
 
 def forget() -> None:
-    """Has no signal come between any more: all is done, and what is left is Python's own clearing up."""
+    """Ignore signals from here on: only Python's own cleanup is left."""
     for name in _SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def code() -> int:
-    """The exit code of a process that was interrupted."""
+    """Return the exit code of an interrupted process."""
     return 128 + _number
 
 
 def happened() -> bool:
-    """Whether there was one: an error after it may be all that C code made of the `KeyboardInterrupt`."""
+    """Return whether a signal was received: C code may turn the `KeyboardInterrupt` into another error."""
     return _happened
 
 
@@ -58,7 +58,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether an import is under way: an exception while a C++ extension is loaded aborts the process."""
+    """Return whether an import is in progress: an exception while a C++ extension loads aborts the process."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -12,37 +12,51 @@ from typing import Any
 from ddf.commands.common import Commands, UsageError, add_device, add_json, formatted, say
 
 _REPRODUCE = """\
-Runs the experiments of the paper's table 1, and writes a report of all finished runs. An interrupted command goes on
-where it was; finished runs are not repeated."""
+Run the experiments of Table 1 of the paper and write a report of all finished runs. If interrupted, run the same
+command again to resume; finished runs are not repeated."""
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command."""
     parser = formatted(
         commands,
         "reproduce",
-        "the paper's table",
+        "reproduce the results of the paper",
         _REPRODUCE,
         "ddf reproduce eight-gaussians --seeds 3                     a few minutes on a CPU",
         "ddf reproduce mnist mnist-split --model ddf                 downloads MNIST",
-        "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the whole table",
-        "ddf reproduce --report-only                                 the report of what is finished",
+        "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the full table",
+        "ddf reproduce --report-only                                 only the report of finished runs",
     )
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: the paper's five)")
-    parser.add_argument("--model", choices=("df", "ddf", "both"), default="both", help="which model (default: both)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N − 1 (default: 3)")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: all five of the paper)")
+    parser.add_argument(
+        "--model", choices=("df", "ddf", "both"), default="both", help="the model to train (default: both)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds, from 0 (default: 3)")
     add_device(parser)
-    parser.add_argument("--mnist", metavar="FOLDER", help="where MNIST's idx files are (default: downloaded)")
-    parser.add_argument("--cityscapes", metavar="PATH", help="the folder with gtFine, or a prepared npz file")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept (default: runs)")
-    parser.add_argument("--report", type=Path, default=Path("report"), help="where the report goes (default: report)")
+    parser.add_argument("--mnist", metavar="FOLDER", help="the folder of the MNIST idx files (default: download them)")
+    parser.add_argument(
+        "--cityscapes",
+        metavar="PATH",
+        help="the folder with gtFine, or a prepared npz file (no default: required for Cityscapes rows)",
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="the folder of the runs (default: runs)"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path("report"),
+        metavar="FOLDER",
+        help="the folder of the report (default: report)",
+    )
     parser.add_argument(
         "--public",
         action="store_true",
-        help="a report to pass on: without pictures of data that may not be (Cityscapes)",
+        help="leave out pictures of data that may not be redistributed (Cityscapes)",
     )
-    parser.add_argument("--report-only", action="store_true", help="train nothing")
-    parser.add_argument("--no-report", action="store_true", help="train only; the report needs matplotlib")
+    parser.add_argument("--report-only", action="store_true", help="do not train; only write the report")
+    parser.add_argument("--no-report", action="store_true", help="only train; the report needs matplotlib")
     add_json(parser)
     parser.set_defaults(run=_reproduce)
 
@@ -55,26 +69,26 @@ def _reproduce(options: argparse.Namespace) -> int:
     rows = options.rows or list(TABLE)
     for row in rows:
         if row not in ROWS:
-            raise UsageError(f"there is no row {row!r}; there are {', '.join(ROWS)}")
+            raise UsageError(f"row {row!r} does not exist; choose from {', '.join(ROWS)}")
     if options.seeds < 1:
-        raise UsageError(f"--seeds {options.seeds}, but it takes at least 1")
+        raise UsageError(f"--seeds {options.seeds} is out of range: pass 1 or more")
     if options.report_only and options.no_report:
-        raise UsageError("--report-only and --no-report leave nothing to do")
+        raise UsageError("--report-only and --no-report exclude each other: pass one of them")
     models = list(MODELS) if options.model == "both" else [options.model]
     chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
     if not chosen:
         raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
     if not options.no_report and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("the report needs matplotlib: pip install matplotlib, or say --no-report for now")
+        raise ImportError("the report needs matplotlib: run `pip install matplotlib`, or pass --no-report")
     sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
-    # One seed of everything first: so an early end still shows every row.
+    # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
     planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
     if options.report_only:
         planned = []
     for name in dict.fromkeys(
         experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
     ):
-        load_data(name, sources)  # what is missing is said before anything is trained
+        load_data(name, sources)  # fail on missing data before anything is trained
     runs: list[dict[str, Any]] = []
     for seed, experiment in planned:
         done = is_finished(experiment, seed, options.runs)
@@ -106,13 +120,13 @@ def _reproduce(options: argparse.Namespace) -> int:
     for warning in caught:
         print(f"ddf: {warning.message}", file=sys.stderr)
     if not results:
-        raise ValueError(f"there is no finished run in {options.runs}")
+        raise ValueError(f"{options.runs} has no finished runs; run `ddf reproduce` without --report-only first")
     data_sets = {}
     for name in {ROWS[result.row].data for result in results} - ({"cityscapes"} if options.public else set()):
         try:
             data_sets[name] = load_data(name, sources)
         except (OSError, ValueError):
-            print(f"ddf: {name} is not at hand, so the report shows samples without data", file=sys.stderr)
+            print(f"ddf: {name} is not available; the report shows samples without data", file=sys.stderr)
     report = write_report(results, options.report, options.typed, data_sets)
     say(options, {"runs": runs, "report": str(report)}, f"The report: {report}")
     return 0

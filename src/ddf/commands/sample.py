@@ -33,14 +33,27 @@ def add(commands: Commands) -> None:
         commands,
         "sample",
         "draw samples from a model",
-        "Draw samples, as a picture in the colors of the data (.png), as an array (.npy), or as a table (.csv).",
+        "Draw samples and write them as a picture (.png), an array (.npy) or a table (.csv).",
         "ddf sample run/model.safetensors -n 16 -o grid.png --size 128x192",
         "ddf sample run/model.safetensors -n 1000 -o samples.npy --seed 1",
     )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("-n", "--count", type=positive, metavar="N", help="how many (default: 16, or 10,000 points)")
-    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a .png, .npy or .csv file")
-    parser.add_argument("--size", type=size_of, metavar="HxW", help="for maps of any size (default: 128x128)")
+    parser.add_argument("model", metavar="MODEL", help="a model file")
+    parser.add_argument(
+        "-n",
+        "--count",
+        type=positive,
+        metavar="N",
+        help="number of samples (default: 16, or 10,000 for a picture of points)",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, type=Path, metavar="FILE", help="the .png, .npy or .csv file to write"
+    )
+    parser.add_argument(
+        "--size",
+        type=size_of,
+        metavar="HxW",
+        help="height and width of maps (default: 128x128, or the size of the model)",
+    )
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     add_device(parser)
     add_force(parser)
@@ -51,7 +64,7 @@ def add(commands: Commands) -> None:
 def _sample(options: argparse.Namespace) -> int:
     suffix = options.output.suffix.lower()
     if suffix not in (".png", ".npy", ".csv"):
-        raise UsageError(f"-o {options.output}, but it must end in .png, .npy or .csv")
+        raise UsageError(f"-o {options.output} has an unsupported suffix; pass a .png, .npy or .csv file")
     check_output(options)
     import numpy as np
     import torch
@@ -69,17 +82,21 @@ def _sample(options: argparse.Namespace) -> int:
         options.count = 10_000 if suffix == ".png" and model.shape == (2,) else 16
     size = options.size or ((128, 128) if None in model.shape else None)
     if options.size and None not in model.shape:
-        raise UsageError(f"--size, but this model has a size of its own, {model.shape}")
+        raise UsageError(
+            f"--size does not apply: {options.model} has samples of a fixed size, {' × '.join(map(str, model.shape))}"
+        )
     generator = torch.Generator(model.device if isinstance(model, Flow) else "cpu").manual_seed(options.seed)
     if size is not None and options.count * size[0] * size[1] > _MOST_SYMBOLS:
         raise UsageError(
-            f"{options.count} samples of {size[0]} × {size[1]} do not fit into memory; draw fewer or smaller ones"
+            f"{options.count} samples of {size[0]} × {size[1]} do not fit in memory; pass a smaller -n or --size"
         )
     found = model.sample(options.count, generator, size=size).cpu().numpy()
     classes = model.classes or Classes.plain(model.num_classes)
     if suffix == ".csv":
         if not isinstance(classes, Columns):
-            raise UsageError("a .csv file is for models of tables")
+            raise UsageError(
+                f"{options.model} is not a model of a table, so it cannot write .csv; pass a .png or .npy file"
+            )
         import csv
 
         with atomic_write(options.output) as temporary, temporary.open("w", newline="") as file:
@@ -96,7 +113,7 @@ def _sample(options: argparse.Namespace) -> int:
         viz.pair_histograms({f"{options.count} samples": torch.from_numpy(found)}, model.num_classes, options.output)
     else:
         suffix = "csv" if isinstance(classes, Columns) else "npy"
-        raise UsageError(f"samples of shape {found.shape[1:]} cannot be drawn; pass -o samples.{suffix}")
+        raise UsageError(f"samples of shape {found.shape[1:]} cannot be drawn as a picture; pass -o samples.{suffix}")
     say(
         options,
         {"samples": len(found), "file": str(options.output)},
@@ -113,10 +130,12 @@ def _sample_maps(options: argparse.Namespace, model: "CausalFlow", suffix: str) 
     from ddf.files import atomic_write
 
     if suffix == ".csv":
-        raise UsageError("a .csv file is for models of tables")
+        raise UsageError(
+            f"{options.model} is not a model of a table, so it cannot write .csv; pass a .png or .npy file"
+        )
     count, size = options.count or 16, options.size or (128, 128)
     if count * size[0] * size[1] > _MOST_SYMBOLS:
-        raise UsageError(f"{count} samples of {size[0]} × {size[1]} do not fit into memory; draw fewer or smaller ones")
+        raise UsageError(f"{count} samples of {size[0]} × {size[1]} do not fit in memory; pass a smaller -n or --size")
     found = model.sample(count, size, options.seed)
     if suffix == ".npy":
         with atomic_write(options.output) as temporary, temporary.open("wb") as raw:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddf.training import TrainingConfig
 
 NAMED = {"mnist": "mnist-split", "cityscapes": "cityscapes-split", "eight-gaussians": "eight-gaussians"}
-"""Data sets that are called by their names, and the experiment that says how to train on each."""
+"""Data sets with a name, and the experiment that defines the training on each."""
 
 
 def add(commands: Commands) -> None:
@@ -30,25 +30,38 @@ def add(commands: Commands) -> None:
         commands,
         "train",
         "train a model on your data",
-        "Train a model and write it to RUN/model.safetensors. Report its score on held-out data.\n"
-        "If interrupted, the same command resumes.",
+        "Train a model, write it to RUN/model.safetensors, and report its score on held-out data.\n"
+        "If interrupted, run the same command again to resume.",
         "ddf train masks -o run                      label maps: a folder of PNG, TIFF or npy files, or one npy or npz",
-        "ddf train masks -o run --preset best        smaller archives, slower",
+        "ddf train masks -o run --preset best        a larger model: smaller archives, but slower",
         "ddf train table.csv -o run                  a table of categorical columns",
         "ddf train mnist -o run --device cuda        the paper's flow with split priors; downloads MNIST",
         "ddf train cityscapes --source ~/cityscapes -o run",
     )
     parser.add_argument("data", metavar="DATA", help=f"a path, or one of {', '.join(NAMED)}")
-    parser.add_argument("-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run")
-    parser.add_argument("--preset", choices=("fast", "best"), help="for label maps (default: fast)")
     parser.add_argument(
-        "--steps", type=positive, metavar="N", help="training steps, for label maps (default: the preset's)"
+        "-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run; created if needed"
     )
-    parser.add_argument("--epochs", type=positive, metavar="N", help="epochs per net, for other data")
-    parser.add_argument("--mirrored", action="store_true", help="train on label maps and on their mirror images")
-    parser.add_argument("--source", metavar="PATH", help="where mnist or cityscapes is (default: downloaded)")
+    parser.add_argument("--preset", choices=("fast", "best"), help="the size of a model of label maps (default: fast)")
     parser.add_argument(
-        "--integer", action="store_true", help="for mnist and cityscapes: make a model that can compress"
+        "--steps",
+        type=positive,
+        metavar="N",
+        help="training steps, for label maps (default: 25000 for fast, 60000 for best)",
+    )
+    parser.add_argument(
+        "--epochs", type=positive, metavar="N", help="epochs per net, for other data (default: 30 for a table)"
+    )
+    parser.add_argument(
+        "--mirrored", action="store_true", help="also train on mirrored label maps (default: only as they are)"
+    )
+    parser.add_argument(
+        "--source", metavar="PATH", help="the location of mnist or cityscapes (default: download mnist)"
+    )
+    parser.add_argument(
+        "--integer",
+        action="store_true",
+        help="for mnist and cityscapes: also convert the flow to integers, so that it can compress (default: do not)",
     )
     add_device(parser)
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
@@ -66,42 +79,43 @@ def _train(options: argparse.Namespace) -> int:
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
         from ddf.data import read_table
 
-        _refuse(options, "a table", "preset", "steps", "mirrored", "integer")
+        _refuse(options, "a table", "preset", "steps", "mirrored", "integer", "source")
         return _train_table(options, read_table(path, seed=options.seed))
     from ddf.data import read_label_maps
 
     maps = read_label_maps(path)
-    if {part.ndim for part in maps.maps} != {1}:
-        _refuse(options, "label maps, which have --steps", "epochs")
+    vectors = {part.ndim for part in maps.maps} == {1}
+    if vectors:
+        _refuse(options, "an array of vectors", "preset", "steps", "mirrored", "integer", "source")
+    else:
+        _refuse(options, "label maps; pass --steps instead", "epochs")
+        _refuse(options, "label maps", "integer", "source")
     for line in maps.skipped:
-        _note(options, f"left out: {line}")
-    if {part.ndim for part in maps.maps} == {1}:
-        _refuse(options, "an array of vectors", "preset", "steps", "mirrored", "integer")
+        _note(options, f"skipped: {line}")
+    if vectors:
         return _train_table(options, maps.data_set(seed=options.seed))
     return _train_codec(options, maps)
 
 
 def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
-    """Refuse options that have no effect here instead of ignoring them."""
+    """Refuse options that would have no effect."""
     for name in names:
         if getattr(options, name):
-            raise UsageError(f"--{name} is not for {what}; see `ddf train --help`")
+            raise UsageError(f"--{name} does not apply to {what}")
 
 
 _SETTINGS = "data", "preset", "steps", "epochs", "mirrored", "integer", "seed"
-
-
 _COMMAND = "command.json"
 
 
 def _begun(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the settings of the training that was started in this folder, if one was."""
+    """Return the settings of the run that was started in this folder, if any."""
     path = options.output / _COMMAND
     return json.loads(path.read_text()) if path.is_file() else None
 
 
 def _check_run(options: argparse.Namespace) -> None:
-    """Refuse to resume a run that was started with other settings, and name the difference."""
+    """Refuse to resume a run with other settings than it was started with."""
     from ddf.files import atomic_write
 
     now = {name: getattr(options, name) for name in _SETTINGS}
@@ -111,9 +125,10 @@ def _check_run(options: argparse.Namespace) -> None:
         for name, value in now.items():
             if before.get(name, value) != value:
                 what = "DATA" if name == "data" else f"--{name}"
+                was, now_is = (f"{what} {_shown(setting)}" for setting in (before.get(name), value))
                 raise ValueError(
-                    f"{options.output} holds a training with {what} {before.get(name)}, but now it is {value}; "
-                    "pass the same, or another -o"
+                    f"{options.output} was started with {was}, but this command has {now_is}; pass the same settings "
+                    "to resume, or another -o"
                 )
         return
     options.output.mkdir(parents=True, exist_ok=True)
@@ -121,14 +136,23 @@ def _check_run(options: argparse.Namespace) -> None:
         temporary.write_text(json.dumps(now))
 
 
+def _shown(setting: object) -> str:
+    return "(default)" if setting is None else "off" if setting is False else "on" if setting is True else str(setting)
+
+
 def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
     import numpy as np
+    import torch
 
+    from ddf.archive import ArchiveWriter
     from ddf.data.label_maps import shares_of
     from ddf.labelmaps import PRESETS, pretrained, train
+    from ddf.labelmaps.training import MOST_KNOWN
 
     if any(part.ndim != 2 for part in maps.maps):
-        raise ValueError(f"{maps.name}: `ddf train` takes maps of one channel; for others build a flow in Python")
+        raise ValueError(f"{maps.name} has maps with several channels; `ddf train` supports one, so split the channels")
+    if len(maps.maps) < 2:
+        raise ValueError(f"{maps.name} has 1 map; training needs at least 2, because one is held out for the score")
     if {"validation", "test"} & set(maps.splits):
         groups = np.array(maps.splits)
         shares = {split: np.flatnonzero(groups == split) for split in ("train", "validation", "test")}
@@ -144,37 +168,42 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
         options,
         f"{maps.classes.num_classes} classes; training on {len(training)} maps, {len(held_out)} held out for the score",
     )
+    known = maps.classes.num_classes <= MOST_KNOWN
+    if not known:
+        _note(options, f"More than {MOST_KNOWN} classes: the model learns shapes, but not what each class looks like.")
     options.preset = options.preset or "fast"
     steps = options.steps or PRESETS[options.preset].steps
     _check_run(options)
     model = train(
         training,
         options.preset,
-        maps.classes,
+        maps.classes if known else None,
         mirrored=options.mirrored,
         steps=steps,
         seed=options.seed,
         run=options.output,
-        device=options.device or "cpu",
+        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
         progress=not options.json,
     )
-    from ddf.archive import ArchiveWriter
-
     bits, shipped = (_score(ArchiveWriter, codec, held_out) for codec in (model, pretrained()))
     saved = 1 - bits / shipped
     size = len(model.to_bytes())
-    advice = [f"The model that ships makes it {shipped:.4f} bits per pixel."]
+    advice = [f"The pretrained model reaches {shipped:.4f} bits per pixel on the same maps."]
     if saved <= 0:
-        advice[0] += " Use that one: `ddf compress` without --model."
+        advice[0] += " Use it instead: run `ddf compress` without --model."
     else:
         pixels = sum(part.size for part in held_out) / len(held_out)
         pays = int(8 * size / ((shipped - bits) * pixels)) + 1
-        advice[0] += f" Yours is {saved:.0%} smaller; with --embed its {size:,} bytes pay off from {pays:,} maps."
+        advice[0] += (
+            f" Yours makes archives {saved:.0%} smaller; embedding it (--embed, {size:,} bytes) pays off from "
+            f"{pays:,} maps."
+        )
     if len(training) < _FEW_MAPS:
-        advice.append(f"Warning: {len(training)} maps are few; a model learns its data well from {_FEW_MAPS} or more.")
+        advice.append(f"Warning: {len(training)} training maps are few; {_FEW_MAPS} or more give a better model.")
     if steps < PRESETS[options.preset].steps // 4:
         advice.append(
-            f"Warning: {steps:,} steps are few; the preset has {PRESETS[options.preset].steps:,} (omit --steps)."
+            f"Warning: {steps:,} training steps are few; the preset's {PRESETS[options.preset].steps:,} (without "
+            "--steps) give a better model."
         )
     result = {"shipped_bits": shipped, "bytes": size, "warnings": advice[1:]}
     return _finish(options, model, bits, "bits per pixel", f"{options.preset} codec", result, advice)
@@ -184,7 +213,7 @@ _FEW_MAPS = 50
 
 
 def _smallest(values: "Any") -> "Any":
-    """Return values in the smallest dtype that holds them, as they would be in files."""
+    """Return values in the smallest dtype that holds them, as in an image file."""
     import numpy as np
 
     low, high = int(values.min()), int(values.max())
@@ -192,7 +221,7 @@ def _smallest(values: "Any") -> "Any":
 
 
 def _score(writer: "Any", model: "Any", maps: "list[Any]") -> float:
-    """Return the bits per pixel of an archive in which each map is coded by itself."""
+    """Return the bits per pixel of an archive of maps that are coded one by one."""
     import io
 
     buffer = io.BytesIO()
@@ -221,7 +250,9 @@ def _train_named(options: argparse.Namespace) -> int:
     if options.integer and options.data == "eight-gaussians":
         raise UsageError("--integer is for mnist and cityscapes")
     if options.data == "cityscapes" and options.source is None:
-        raise UsageError("the license of Cityscapes forbids downloads: pass your copy with --source")
+        raise UsageError(
+            "the license of Cityscapes does not allow a download: pass the path of your copy with --source"
+        )
     data = load_data(options.data, {options.data: options.source})
     config = replace(experiment.config, seed=options.seed)
     if options.epochs is not None:
@@ -260,7 +291,7 @@ def _finish(
     advice: "list[str] | None" = None,
 ) -> int:
     path = options.output / "model.safetensors"
-    model.about = {"what": what, "trained_on": Path(options.data).name, "figure": round(bits, 5), "unit": unit}
+    model.about = {"what": what, "trained_on": Path(options.data).name, "score": round(bits, 5), "unit": unit}
     model.save(path)
     say(
         options,
