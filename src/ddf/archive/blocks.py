@@ -163,9 +163,9 @@ def number_of(block: Block, arrays: Sequence[Array], slack: int = 0) -> int | No
     return next((number for number in numbers if _placed(content, number) == block.checksum), None)
 
 
-def raw_bytes(kind: Kind, array: Array) -> bytes:
+def raw_bytes(kind: Kind, array: Array) -> memoryview:
     """Return the values of an array, little-endian, in C order."""
-    return np.ascontiguousarray(array, dtype=DTYPES[kind.dtype]).tobytes()
+    return np.ascontiguousarray(array, dtype=DTYPES[kind.dtype]).reshape(-1).view(np.uint8).data
 
 
 def _names(kind: Kind, names: Sequence[str]) -> bytes:

@@ -25,6 +25,7 @@ from ddf.archive.blocks import (
 from ddf.archive.protocol import Array, Codec, InvalidCodeError
 
 _SMALLEST_DICTIONARY, _LARGEST_DICTIONARY = 1 << 12, 1 << 26  # bytes
+_PIECE = 1 << 20  # values that are compared at once
 _GOOD = 32  # a code this many times smaller than the array is kept without trying a general compressor
 
 
@@ -64,10 +65,18 @@ def encode_blocks(
     for found, part in runs:
         some, called = [arrays[i] for i in part], tuple(names[i] for i in part)
         block = _smallest(kind, some, called, found)
-        if verify and not all(map(np.array_equal, decode_block(codec, block, check=False), some)):
+        if verify and not all(map(_equal, decode_block(codec, block, check=False), some)):
             raise RuntimeError(f"{block.label} did not decode to itself; nothing was written")
         blocks.append(block)
     return blocks
+
+
+def _equal(one: Array, two: Array) -> bool:
+    """Compare two arrays piece by piece, which takes no memory."""
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    first, second = one.reshape(-1), two.reshape(-1)
+    return all(np.array_equal(first[i : i + _PIECE], second[i : i + _PIECE]) for i in range(0, len(first), _PIECE))
 
 
 def decode_block(codec: Codec | None, block: Block, slack: int = 0, check: bool = True) -> list[Array]:
@@ -110,9 +119,9 @@ def _code(codec: Codec | None, kind: Kind, arrays: Sequence[Array]) -> bytes | N
 
 def _smallest(kind: Kind, arrays: Sequence[Array], names: tuple[str, ...], code: bytes | None) -> Block:
     """Return the smallest block: coded as given, by the general compressor, or not at all."""
-    raw = b"".join(raw_bytes(kind, array) for array in arrays)
     candidates = [] if code is None else [(Method.CODEC, code)]
-    if code is None or _GOOD * len(code) > len(raw):
+    if code is None or _GOOD * len(code) > kind.size * len(arrays):
+        raw = b"".join(raw_bytes(kind, array) for array in arrays)
         candidates.append((Method.LZMA, lzma.compress(raw, lzma.FORMAT_RAW, filters=_filters(len(raw)))))
         candidates.append((Method.RAW, raw))
     method, payload = min(candidates, key=lambda candidate: len(candidate[1]))

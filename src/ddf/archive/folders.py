@@ -121,7 +121,7 @@ class FileWriter:
         array, kind = _read(Path(path))
         if kind.pop("more", False):
             self.stripped.append(name)
-        self.archive.add(array, name)
+        self.archive.add(array, name, copy=False)
         self.maps += kind["as"] != "file"
         if kind not in self._kinds:
             self._kinds.append(kind)

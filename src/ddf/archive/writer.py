@@ -179,18 +179,19 @@ class ArchiveWriter:
         """The names of all arrays in the archive."""
         return self._names
 
-    def add(self, array: Array, name: str = "") -> None:
+    def add(self, array: Array, name: str = "", copy: bool = True) -> None:
         """Add an array of integers.
 
         Arguments:
-            array: The array, which is copied.
+            array: The array.
             name: Its name, if it has one.
+            copy: Whether to copy the array; if not, it must not change before the archive is closed.
         """
         if self._closed:
             raise ValueError("the archive is closed")
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError("a masked array would lose its mask: fill it first, or add its data and its mask")
-        array = np.array(array)
+        array = np.array(array) if copy else np.asarray(array)
         if array.dtype == np.bool_:
             array = np.asarray(array.view(np.uint8) != 0)  # Pillow writes 255 for true
         if not isinstance(name, str):

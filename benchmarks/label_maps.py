@@ -1,0 +1,132 @@
+"""Sizes and speeds of label maps under ddf and under other codecs, one thread each, in one run.
+
+    python benchmarks/label_maps.py MAPS [--model MODEL …] [--train MAPS] [--peer "NAME=COMMAND"] [--only NAME]
+
+MAPS is a folder of PNG files, an npy file (maps, height, width), or `drawn` for drawn maps of instances. The model that
+ships is always measured. A peer is any command; `{test}`, `{train}` and `{classes}` in it become npy files and the
+number of classes, and its output is printed. Needs the extra `bench`; missing codecs are left out. Every code is decoded
+and compared. Maps are coded each by itself; for ddf everything that an archive adds is counted, but names.
+"""
+
+import argparse
+import io
+import lzma
+import shlex
+import subprocess
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ddf.archive import ArchiveWriter
+from ddf.data.drawn import draw_maps
+from ddf.labelmaps import CausalFlow, pretrained
+from ddf.peers import peers
+
+Array = np.ndarray[Any, Any]
+
+
+def read(path: str) -> list[Array]:
+    if path == "drawn":
+        maps = [one for one in draw_maps(400, seed=12345) if len(np.unique(one)) > 40]
+        return [np.unique(one, return_inverse=True)[1].reshape(one.shape).astype(np.uint16) for one in maps]
+    if path.endswith(".npy"):
+        return list(np.load(path))
+    return [np.asarray(Image.open(file)) for file in sorted(Path(path).glob("*.png"))]
+
+
+def decoder(name: str) -> Callable[[bytes], Any]:
+    """Return the decoder of a codec in `peers`."""
+    if name.startswith(("PNG", "WebP", "JPEG")):
+        return lambda data: np.asarray(Image.open(io.BytesIO(data)))
+    if name == "xz":
+        return lzma.decompress
+    if name == "zlib":
+        return zlib.decompress
+    if name.startswith("zstd"):
+        import zstandard
+
+        return zstandard.ZstdDecompressor().decompress
+    if name.startswith("brotli"):
+        import brotli
+
+        return brotli.decompress
+    raise KeyError(name)
+
+
+def row(name: str, bits: float, encode: float, decode: float) -> None:
+    print(f"| {name} | {bits:.4f} | {encode:.2f} | {decode:.2f} |", flush=True)
+
+
+def timed(name: str, maps: list[Array], encode: Callable[[Array], bytes], decode: Callable[[bytes, Array], Any]) -> float:
+    """Measure one codec; return the bytes of all codes."""
+    pixels = sum(one.size for one in maps)
+    decode(encode(maps[0]), maps[0])  # what is done once is not timed
+    start = time.perf_counter()
+    codes = [encode(one) for one in maps]
+    middle = time.perf_counter()
+    back = [decode(code, one) for code, one in zip(codes, maps, strict=True)]
+    end = time.perf_counter()
+    for one, two in zip(maps, back, strict=True):
+        if isinstance(two, bytes):
+            two = np.frombuffer(two, one.dtype).reshape(one.shape)
+        if two.ndim == 3 and one.ndim == 2:
+            two = two[..., 0]
+        assert np.array_equal(one, two), name
+    size = sum(map(len, codes))
+    row(name, 8 * size / pixels, pixels / (middle - start) / 1e6, pixels / (end - middle) / 1e6)
+    return size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("maps")
+    parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--train")
+    parser.add_argument("--peer", action="append", default=[])
+    parser.add_argument("--only", default="", help="of the other codecs only those whose name contains this")
+    options = parser.parse_args()
+    maps = read(options.maps)
+    pixels = sum(one.size for one in maps)
+    print(f"{len(maps)} maps, {pixels} pixels; bits per pixel of real bytes, Mpixel/s of one thread\n")
+    print("| codec | bits per pixel | encode | decode |\n|---|---|---|---|")
+    for path in (*options.model, None):
+        model = CausalFlow.load(path) if path else pretrained()
+        name = f"ddf, {Path(path).stem}" if path else "ddf, the model that ships"
+        timed(name, maps, lambda one: model.encode(one) or b"", lambda code, one: model.decode(code, one.shape, one.dtype))
+        buffer = io.BytesIO()
+        with ArchiveWriter(buffer, model, verify=False) as archive:
+            for one in maps:
+                archive.add(one)
+        print(f"| {name}, in one archive | {8 * len(buffer.getvalue()) / pixels:.4f} | | |", flush=True)
+    wide = max(int(one.max()) for one in maps) > 255
+    for name, encode in peers(pictures=not wide, slow=True).items():
+        if options.only in name:
+            back = decoder(name)
+            ready = maps if wide else [one.astype(np.uint8) for one in maps]
+            timed(name, ready, encode, lambda code, _: back(code))
+    if find_spec("crackle"):
+        import crackle
+
+        as3d = [np.asfortranarray(one[:, :, None]) for one in maps]
+        timed("crackle", as3d, crackle.compress, lambda code, _: crackle.decompress(code))
+    with tempfile.TemporaryDirectory() as folder:
+        names = {"test": f"{folder}/test.npy", "train": f"{folder}/train.npy"}
+        names["classes"] = str(max(int(one.max()) for one in maps) + 1)
+        if options.peer:
+            np.save(names["test"], np.stack(maps))
+            np.save(names["train"], np.stack(read(options.train or options.maps)))
+        for peer in options.peer:
+            name, command = peer.split("=", 1)
+            done = subprocess.run(shlex.split(command.format(**names)), capture_output=True, text=True, check=False)
+            print(f"\n{name}:\n{done.stdout}{done.stderr if done.returncode else ''}")
+
+
+if __name__ == "__main__":
+    main()
