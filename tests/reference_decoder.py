@@ -1,6 +1,7 @@
-"""A second decoder of ddf archives, from docs/format.md, in plain NumPy: without torch, constriction and ddf.
+"""A second decoder of ddf archives, from docs/format.md, in plain NumPy: without torch, numba, constriction and ddf.
 
 It is slow and it is meant to be read. `decode(archive, model)` returns the arrays of an archive with their names.
+Label maps are decoded in `reference_labelmaps`.
 """
 
 import json
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from tests.reference_labelmaps import LabelMaps
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +45,7 @@ def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]
     assert archive[:4] == b"\x89DDF"
     assert archive[4] == 1
     assert zlib.crc32(archive[:22]) == int.from_bytes(archive[22:26], "little")
-    net = None if model is None else Model(model)
+    net = None if model is None else read_model(model)
     out: list[tuple[str, Array]] = []
     position = 26
     kind: dict[str, Any] = {}
@@ -62,7 +65,7 @@ def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]
             kind = read_kind(body[4:])
             kinds.append(kind)
         elif head & 3 == 2:
-            net = Model(body[4:])
+            net = read_model(body[4:])
         else:
             return out
 
@@ -84,7 +87,9 @@ def read_kind(body: bytes) -> dict[str, Any]:
     }
 
 
-def block(kind: dict[str, Any], body: bytes, net: "Model | None", before: int) -> list[tuple[str, Array]]:
+def block(
+    kind: dict[str, Any], body: bytes, net: "IntegerFlow | LabelMaps | None", before: int
+) -> list[tuple[str, Array]]:
     count, position = varint(body, 0) if kind["shared"] else (1, 0)
     start = position
     names = []
@@ -97,7 +102,7 @@ def block(kind: dict[str, Any], body: bytes, net: "Model | None", before: int) -
     shape = (count, *kind["shape"])
     if kind["method"] == 2:
         assert net is not None
-        arrays = net.decode(payload, shape).astype(kind["dtype"])
+        arrays = net.decode(payload, shape, kind["dtype"])
     else:
         if kind["method"] == 1:
             size = int(np.prod(shape)) * np.dtype(kind["dtype"]).itemsize
@@ -112,7 +117,20 @@ def block(kind: dict[str, Any], body: bytes, net: "Model | None", before: int) -
     return list(zip(names or [""] * count, arrays, strict=True))
 
 
-# ---- The entropy coder -----------------------------------------------------------------------------------------------
+def read_model(data: bytes) -> "IntegerFlow | LabelMaps":
+    size = int.from_bytes(data[:8], "little")
+    table = json.loads(data[8 : 8 + size])
+    header = json.loads(table.pop("__metadata__")["ddf"])
+    kinds = {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "U16": "<u2", "U32": "<u4"}
+    tensors: dict[str, Array] = {}
+    for name, entry in table.items():
+        first, last = entry["data_offsets"]
+        values = np.frombuffer(data[8 + size + first : 8 + size + last], dtype=kinds[entry["dtype"]])
+        tensors[name] = values.reshape(entry["shape"]).astype(np.int64)
+    return LabelMaps(header, tensors) if header["kind"] == "labelmaps" else IntegerFlow(header, tensors)
+
+
+# ---- The entropy coder of integer flows ------------------------------------------------------------------------------
 
 
 class RangeDecoder:
@@ -153,7 +171,7 @@ def frequencies(logits: Array) -> Array:
     return shares
 
 
-# ---- The model -------------------------------------------------------------------------------------------------------
+# ---- Integer flows ---------------------------------------------------------------------------------------------------
 
 
 def channels_to_space(x: Array) -> Array:
@@ -161,23 +179,15 @@ def channels_to_space(x: Array) -> Array:
     return x.reshape(b, c // 4, 2, 2, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(b, c // 4, 2 * h, 2 * w)
 
 
-class Model:
-    def __init__(self, data: bytes) -> None:
-        size = int.from_bytes(data[:8], "little")
-        table = json.loads(data[8 : 8 + size])
-        header = json.loads(table.pop("__metadata__")["ddf"])
-        kinds = {"I8": "<i1", "I16": "<i2", "I32": "<i4"}
-        self.tensors: dict[str, Array] = {}
-        for name, entry in table.items():
-            first, last = entry["data_offsets"]
-            values = np.frombuffer(data[8 + size + first : 8 + size + last], dtype=kinds[entry["dtype"]])
-            self.tensors[name] = values.reshape(entry["shape"]).astype(np.int64)
+class IntegerFlow:
+    def __init__(self, header: dict[str, Any], tensors: dict[str, Array]) -> None:
+        self.tensors = tensors
         self.layers = header["spec"]["layers"]
         self.shape = header["spec"]["shape"]
         self.k = header["spec"]["num_classes"]
         self.values = np.array(header["classes"]["values"])
 
-    def decode(self, payload: bytes, shape: tuple[int, ...]) -> Array:
+    def decode(self, payload: bytes, shape: tuple[int, ...], dtype: str) -> Array:
         """All arrays of a block, (count, *shape of an array)."""
         own = len(self.shape)
         sample = shape[-own:] if len(shape) >= own and self.fits(shape[-own:]) else (1, *shape[-2:])
@@ -187,7 +197,7 @@ class Model:
         for first in range(0, len(symbols), together):
             part = symbols[first : first + together]
             part[...] = self.inverse(coder, part.shape)
-        return self.values[symbols].reshape(shape)
+        return self.values[symbols].reshape(shape).astype(dtype)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         return all(want in (None, have) for have, want in zip(shape, self.shape, strict=True))

@@ -64,14 +64,13 @@ def lookup(labels: Sequence[int], dtype: "np.dtype[Any]") -> Callable[[Array], A
         table[[int(label) for label in labels if label in (0, 1)]] = [i for i, v in enumerate(labels) if v in (0, 1)]
         return lambda part: table[part.view(np.uint8)]
     info = np.iinfo(dtype)
-    kept = [(i, label) for i, label in enumerate(labels) if info.min <= label <= info.max]
-    low, high = kept[0][1], kept[-1][1]
+    kept = sorted((label, i) for i, label in enumerate(labels) if info.min <= label <= info.max)
+    low, high = kept[0][0], kept[-1][0]
     if high - low >= _WIDEST:
-        ordered = np.array([label for _, label in kept], dtype)
-        first = kept[0][0]
-        return lambda part: (np.searchsorted(ordered, part) + first).astype(np.uint16)
+        ordered, places = np.array([label for label, _ in kept], dtype), np.array([i for _, i in kept], np.uint16)
+        return lambda part: places[np.searchsorted(ordered, part)]
     table = np.zeros(high - low + 1, np.uint16)
-    for i, label in kept:
+    for label, i in kept:
         table[label - low] = i
     return lambda part: table[_offset(part, low)]
 

@@ -64,6 +64,7 @@ _PLAIN = (1 << PROBABILITY_BITS) - (1 << 14)  # and that a map is not upsampled:
 _NO_TRACE = Trace(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8), np.zeros((0, 0), np.int32))
 _LOCAL_BITS = (8, 18)  # least and most of the tables that start empty with every array
 _SAMPLE_LABELS = 8  # classes in samples of a model that knows none
+_HIGHEST = (1 << 64) - 1  # as the smallest label, one more than a code can hold
 _INT16, _FLOAT24 = 1 << 15, 1 << 24
 
 
@@ -178,7 +179,7 @@ class CausalFlow:
         if array.ndim < 2 or not array.size or looks_like_noise(array):
             return None
         labels = labels_of(array)
-        if labels is None:
+        if labels is None or labels[0] >= _HIGHEST:
             return None
         coding = _Coding(self, labels, array.size)
         grid = find_grid(array)
@@ -195,7 +196,8 @@ class CausalFlow:
             raise InvalidCodeError(f"arrays of shape {shape} are never coded by a model of label maps")
         coding = _Coding(self, None, prod(shape), data)
         grid = coding.read_header(dtype, (shape[-2], shape[-1]))
-        values = np.array(coding.labels, dtype=dtype)
+        low, high = _limits(dtype)
+        values = np.array([min(max(label, low), high) for label in coding.labels], dtype)  # the model may know others
         out = np.empty((prod(shape[:-2]), *shape[-2:]), dtype)
         for one in out:
             small = one if grid.is_trivial else np.empty(grid.shape, dtype)
@@ -326,7 +328,7 @@ class _Coding:
         return bool(code_bit(self.coder, self.data, self.decoding, int(bit), probability))
 
     def _number(self, value: int = 1) -> int:
-        if not self.decoding and int(self.coder[POSITION]) + 64 > len(self.data):
+        if not self.decoding and int(self.coder[POSITION] + self.coder[PENDING]) + 256 > len(self.data):
             self._drain()
         return int(code_number(self.coder, self.data, self.decoding, np.uint64(value), self.counters))
 
@@ -362,8 +364,8 @@ class _Coding:
         self.counters[:] = _HALF
         for i in range(1, count):
             labels[i] = labels[i - 1] + self._number(labels[i] - labels[i - 1] if not self.decoding else 1)
-        limits = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-        if not limits[0] <= labels[0] <= labels[-1] <= limits[1]:
+        low, high = _limits(dtype)
+        if not low <= labels[0] <= labels[-1] <= high:
             raise InvalidCodeError(f"labels from {labels[0]} to {labels[-1]} in an array of {dtype}")
         self.labels = labels
 
@@ -420,6 +422,10 @@ class _Coding:
         self._drain()
         length = int(finish(self.coder, self.data))
         return bytes(self.out + self.data[:length].tobytes()).rstrip(b"\0")
+
+
+def _limits(dtype: "np.dtype[Any]") -> tuple[int, int]:
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 _SHAPES: dict[str, tuple[str, tuple[int | str, ...]]] = {
@@ -486,3 +492,7 @@ def _check(arrays: Mapping[str, Array], classes: int) -> None:
         raise ValueError(f"shifts {shifts.tolist()} or settings {settings.tolist()} out of range")
     if classes and arrays["escapes"].min() < 1:
         raise ValueError("an escape that can never occur")
+    if classes and arrays["escapes"].sum(axis=1, dtype=np.int64).max() > 1 << 16:
+        raise ValueError("weights of escapes that are too large")
+    if (arrays["flat_counters"] >> COUNT_BITS).min() < 1:
+        raise ValueError("a counter of probability 0")

@@ -1,0 +1,90 @@
+"""Upsampled maps are found, and cost what the small map costs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddf.labelmaps import CausalFlow
+from ddf.labelmaps.grid import Grid, find_grid
+
+
+def upsampled(small: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    return np.repeat(np.repeat(small, rows, axis=-2), columns, axis=-1)
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(1, 5), st.integers(0, 8), st.integers(0, 8),
+    st.integers(0, 8), st.integers(0, 8), st.integers(1, 3), st.integers(0, 99),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_reduce_then_expand(
+    height: int,
+    width: int,
+    rows: int,
+    columns: int,
+    top: int,
+    left: int,
+    bottom: int,
+    right: int,
+    labels: int,
+    seed: int,
+) -> None:
+    """Whatever the crop and however many labels, a grid loses nothing."""
+    small = np.random.default_rng(seed).integers(0, labels, (2, height, width))
+    large = upsampled(small, rows, columns)
+    large = large[:, min(top, height * rows - 1) :, min(left, width * columns - 1) :]
+    large = large[:, : max(1, large.shape[1] - bottom), : max(1, large.shape[2] - right)]
+    grid = find_grid(large)
+    for one in large:
+        assert np.array_equal(grid.expand(grid.reduce(one)), one)
+        assert grid.reduce(one).shape == grid.shape
+    assert Grid.from_numbers(grid.size, list(grid.numbers)) == grid
+
+
+@pytest.mark.parametrize(("top", "left"), [(0, 0), (1, 0), (0, 3), (2, 1)])
+def test_steps_and_offsets_are_found(top: int, left: int) -> None:
+    small = np.arange(63).reshape(7, 9)
+    grid = find_grid(upsampled(small, 3, 4)[top:-1, left:-2])
+    assert grid.steps == (3, 4)
+    assert grid.starts == (-top % 3, -left % 4)
+    assert grid.shape == (7, 9)
+
+
+def test_no_grid() -> None:
+    small = np.arange(63).reshape(7, 9)
+    for rows, columns in ((1, 1), (1, 4), (3, 1)):
+        assert find_grid(upsampled(small, rows, columns)).is_trivial
+    large = upsampled(small, 3, 4)
+    large[4, 5] += 1
+    assert find_grid(large).is_trivial
+    assert find_grid(np.stack([upsampled(small, 4, 4), upsampled(np.ones((14, 18)), 2, 2)])).steps == (4, 4)
+    other = upsampled(np.arange(14 * 18).reshape(14, 18), 2, 2)
+    assert find_grid(np.stack([upsampled(small, 4, 4), other])).steps == (2, 2)
+
+
+@given(
+    st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), min_size=4, max_size=4),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_any_numbers_make_a_grid(numbers: list[int], height: int, width: int) -> None:
+    grid = Grid.from_numbers((height, width), numbers)
+    rows, columns = grid.shape
+    assert 1 <= rows <= height
+    assert 1 <= columns <= width
+    assert grid.expand(np.zeros(grid.shape)).shape == (height, width)
+
+
+@pytest.mark.parametrize(("top", "left"), [(0, 0), (1, 2)])
+def test_upsampled_maps_cost_as_much_as_small_ones(
+    model: CausalFlow, scenes: list[np.ndarray], top: int, left: int
+) -> None:
+    for scene in scenes:
+        large = upsampled(scene, 4, 3)[top:, left:]
+        code, small = model.encode(large), model.encode(scene)
+        assert code is not None
+        assert small is not None
+        assert np.array_equal(model.decode(code, large.shape, large.dtype), large)
+        assert len(code) <= len(small) + 6

@@ -1,0 +1,70 @@
+"""The same bytes from any thread and any instruction set, compiled or not; and no torch."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddf.labelmaps import CausalFlow
+
+ENCODE = """
+import sys
+import numpy as np
+from ddf.labelmaps import CausalFlow
+model = CausalFlow.load(sys.argv[1])
+with np.load(sys.argv[2]) as file:
+    for name in file.files:
+        array = file[name]
+        code = model.encode(array)
+        print(code.hex())
+        assert np.array_equal(model.decode(code, array.shape, array.dtype), array)
+"""
+
+
+def run(script: str, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-c", script, *arguments]
+    return subprocess.run(
+        command, check=True, env={**os.environ, **environment}, capture_output=True, text=True
+    ).stdout  # fmt: skip
+
+
+def codes(model: CausalFlow, arrays: list[np.ndarray], folder: Path, **environment: str) -> list[bytes]:
+    model.save(folder / "model.safetensors")
+    np.savez(folder / "maps.npz", **{f"{i}": array for i, array in enumerate(arrays)})
+    out = run(ENCODE, str(folder / "model.safetensors"), str(folder / "maps.npz"), **environment)
+    return [bytes.fromhex(line) for line in out.split()]
+
+
+def test_threads(model: CausalFlow, maps: list[np.ndarray]) -> None:
+    want = [model.encode(one) for one in maps]
+    fresh = CausalFlow.from_bytes(model.to_bytes())
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(fresh.encode, maps * 6)) == want * 6
+
+
+def test_baseline_instructions(model: CausalFlow, maps: list[np.ndarray], tmp_path: Path) -> None:
+    environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    assert codes(model, maps, tmp_path, **environment) == [model.encode(one) for one in maps]
+
+
+def test_without_compiling(model: CausalFlow, scenes: list[np.ndarray], tmp_path: Path) -> None:
+    arrays = [scenes[0][12:26, 10:26], np.array([[5, 5, 2**62], [5, 5, 2**62], [-9, -9, 5]])]
+    assert codes(model, arrays, tmp_path, NUMBA_DISABLE_JIT="1") == [model.encode(one) for one in arrays]
+
+
+@pytest.mark.parametrize("verb", ["encode", "explain", "bits"])
+def test_torch_is_not_imported(known: CausalFlow, tmp_path: Path, verb: str) -> None:
+    known.save(tmp_path / "model.safetensors")
+    script = f"""
+import sys
+import numpy as np
+import ddf
+model = ddf.labelmaps.CausalFlow.load(sys.argv[1])
+model.{verb}(np.eye(20, dtype=np.uint8))
+assert "torch" not in sys.modules
+"""
+    run(script, str(tmp_path / "model.safetensors"))

@@ -1,0 +1,130 @@
+"""Training small models: better than xz, the same from the same seed, and resumed where it was interrupted."""
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddf.data.classes import Classes
+from ddf.data.drawn import draw_scenes
+from ddf.labelmaps import PRESETS, CausalFlow, Preset, train
+from ddf.labelmaps import training as training_module
+
+SMALL = Preset(pixels=12, hidden=(16, 8), steps=120, batch=512)
+CLASSES = Classes((0, 1, 2, 3, 4))
+
+
+@pytest.fixture(scope="module")
+def few_scenes() -> list[np.ndarray]:
+    return draw_scenes(6, seed=11, sizes=(40, 60))
+
+
+@pytest.fixture(autouse=True)
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = training_module.fit_flat
+    monkeypatch.setattr(training_module, "fit_flat", lambda *args: fit(*args, steps=150, batch=1024))
+
+
+@pytest.fixture(scope="module")
+def held_out() -> list[np.ndarray]:
+    return draw_scenes(10, seed=12, sizes=(60, 90))
+
+
+@pytest.mark.parametrize("classes", [None, CLASSES])
+def test_better_than_xz(few_scenes: list[np.ndarray], held_out: list[np.ndarray], classes: Classes | None) -> None:
+    model = train(few_scenes, SMALL, classes, mirrored=True, progress=False)
+    ours = sum(len(model.encode(one) or b"") for one in held_out)
+    theirs = sum(
+        len(lzma.compress(one.tobytes(), lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2}])) for one in held_out
+    )
+    assert ours < 0.7 * theirs
+    for one in held_out:
+        assert np.array_equal(model.decode(model.encode(one), one.shape, one.dtype), one)
+
+
+def test_longer_training_is_better(few_scenes: list[np.ndarray], held_out: list[np.ndarray]) -> None:
+    sizes = []
+    for steps in (1, 400):
+        model = train(few_scenes, SMALL, CLASSES, steps=steps, progress=False)
+        sizes.append(sum(model.bits(one) for one in held_out))
+    assert sizes[1] < 0.97 * sizes[0]
+
+
+def test_seeds(few_scenes: list[np.ndarray]) -> None:
+    files = [train(few_scenes, SMALL, seed=seed, progress=False).to_bytes() for seed in (0, 0, 1)]
+    assert files[0] == files[1] != files[2]
+
+
+class InterruptedTrainingError(Exception):
+    pass
+
+
+def test_resuming(few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted after the second state was kept, then resumed: the same file, and the state is gone."""
+    whole = train(few_scenes, SMALL, CLASSES, progress=False)
+    monkeypatch.setattr(training_module, "_KEPT_EVERY", -1)
+    keep, kept, resume, resumed = training_module._keep, [], training_module._resume, []
+
+    def keep_then_stop(*args: object) -> None:
+        keep(*args)
+        kept.append(args[-1])
+        if len(kept) == 2:
+            raise InterruptedTrainingError
+
+    def resume_and_note(*args: object) -> int:
+        resumed.append(resume(*args))
+        return resumed[-1]
+
+    monkeypatch.setattr(training_module, "_keep", keep_then_stop)
+    monkeypatch.setattr(training_module, "_resume", resume_and_note)
+    with pytest.raises(InterruptedTrainingError):
+        train(few_scenes, SMALL, CLASSES, run=tmp_path / "run", progress=False)
+    assert len(list((tmp_path / "run").iterdir())) == 1
+    again = train(few_scenes, SMALL, CLASSES, run=tmp_path / "run", progress=False)
+    assert resumed == [0, kept[1]]
+    assert again.to_bytes() == whole.to_bytes()
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_state_of_another_training_is_not_resumed(
+    few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_module, "_KEPT_EVERY", -1)
+    keep = training_module._keep
+
+    def keep_then_stop(*args: object) -> None:
+        keep(*args)
+        raise InterruptedTrainingError
+
+    monkeypatch.setattr(training_module, "_keep", keep_then_stop)
+    with pytest.raises(InterruptedTrainingError):
+        train(few_scenes, SMALL, run=tmp_path, progress=False)
+    monkeypatch.setattr(training_module, "_keep", keep)
+    for maps, seed in ((few_scenes, 1), (few_scenes[:-1], 0)):
+        alone = train(maps, SMALL, seed=seed, progress=False)
+        assert train(maps, SMALL, seed=seed, run=tmp_path, progress=False).to_bytes() == alone.to_bytes()
+
+
+def test_what_cannot_be_trained_on(few_scenes: list[np.ndarray]) -> None:
+    for maps in ([], [np.zeros((3, 3))], [np.zeros((2, 3, 3), np.uint8)], [np.zeros((0, 3), np.uint8)]):
+        with pytest.raises(ValueError, match="training needs"):
+            train(maps, SMALL, progress=False)
+    with pytest.raises(ValueError, match="does not exist"):
+        train(few_scenes, "huge", progress=False)
+    with pytest.raises(ValueError, match="at most"):
+        train(few_scenes, SMALL, Classes.plain(255), progress=False)
+    with pytest.raises(ValueError, match="none of the 2 known"):
+        train(few_scenes, SMALL, Classes.plain(2), progress=False)
+    for wrong in ({"pixels": 11}, {"pixels": 8}, {"hidden": (12, 8)}, {"hidden": (8, 8, 8)}):
+        with pytest.raises(ValueError, match="but"):
+            Preset(**({"pixels": 12, "hidden": (8, 8), "steps": 1} | wrong))
+    assert set(PRESETS) == {"fast", "best"}
+
+
+def test_maps_of_any_integers(few_scenes: list[np.ndarray]) -> None:
+    """What the labels are makes no difference to a model of any labels."""
+    names = np.array([-(2**63), -5, 0, 1000, 2**63 - 1])
+    plain, strange = (train(maps, SMALL, progress=False) for maps in (few_scenes, [names[one] for one in few_scenes]))
+    assert isinstance(plain, CausalFlow)
+    assert plain.to_bytes() == strange.to_bytes()
