@@ -82,9 +82,6 @@ def _failed(error: Exception, command: str) -> int:
     if isinstance(error, UsageError):
         print(f"ddf: {error}", file=sys.stderr)
         return 2
-    if isinstance(error, KeyError):
-        print(f"ddf: {error.args[0] if error.args else error}", file=sys.stderr)
-        return 1
     if isinstance(error, OSError):
         known = error.filename is not None and error.strerror is not None
         print(f"ddf: {error.filename}: {error.strerror}" if known else f"ddf: {_words(error)}", file=sys.stderr)

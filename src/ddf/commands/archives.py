@@ -304,7 +304,7 @@ def _extract(options: argparse.Namespace) -> int:
         unnamed = {f"{number:06}": number for number, name in enumerate(archive.names) if not name}
         for name in options.names:
             if name not in archive and name not in unnamed:
-                raise KeyError(
+                raise FileNotFoundError(
                     f"{options.archive} does not contain {name!r}; `ddf list {options.archive}` prints the names"
                 )
             places[name] = reader.place(name, options.output)
@@ -388,6 +388,7 @@ def _recover(options: argparse.Namespace) -> int:
                 saved.add(array, name)
     reader = FileReader(Archive(buffer.getvalue()))
     written: set[Path] = set()
+    arrays: list[str] = []
     for name in reader.names:
         try:
             place = reader.place(name, options.output)
@@ -396,16 +397,17 @@ def _recover(options: argparse.Namespace) -> int:
             place.parent.mkdir(parents=True, exist_ok=True)
             reader.write(name, place)
             written.add(place)
+            if not reader.is_known(name):
+                arrays.append(name)
         except (OSError, ValueError) as error:
             lost.append(f"{name!r}: {error}")
-    arrays = [name for name in reader.names if not reader.is_known(name)]
     say(
         options,
         {"files": len(written), "as_arrays": len(arrays), "arrays": arrays, "lost": lost},
         f"{options.output}: {_files(len(written))}",
         *_some(
             [repr(name) for name in arrays],
-            f"{len(arrays)} of them as npy arrays, because their manifest is lost",
+            f"{len(arrays)} of them as npy arrays, because their manifest is missing",
         ),
         *(f"lost: {line}" for line in lost),
     )

@@ -159,8 +159,8 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
     else:
         shares = shares_of(len(maps.maps), 0.0, 0.1, options.seed, maps.name)
     parts = {
-        split: [_smallest(maps.classes.to_values(maps.maps[i])) for i in sorted(map(int, share))]
-        for split, share in shares.items()
+        split: [_smallest(maps.classes.to_values(maps.maps[i])) for i in sorted(map(int, shares.get(split, ())))]
+        for split in ("train", "validation", "test")
     }
     held_out = parts["test"] or parts["validation"]
     training = parts["train"] + (parts["validation"] if parts["test"] else [])
@@ -298,12 +298,12 @@ def _finish(
         {"model": str(path), "test_bits": bits, "unit": unit, **(more or {})},
         f"{path}: {bits:.4f} {unit} on held-out data",
         *(advice or []),
-        *_next(options, model, path),
+        *_next(options, model, path, useful=more is None or bits < more["shipped_bits"]),
     )
     return 0
 
 
-def _next(options: argparse.Namespace, model: "Flow | IntegerFlow | CausalFlow", path: Path) -> list[str]:
+def _next(options: argparse.Namespace, model: "Flow | IntegerFlow | CausalFlow", path: Path, useful: bool) -> list[str]:
     from ddf.archive import Codec
 
     if not isinstance(model, Codec):
@@ -311,7 +311,8 @@ def _next(options: argparse.Namespace, model: "Flow | IntegerFlow | CausalFlow",
 
         return [f"Next: ddf sample {path} -o samples.{'csv' if isinstance(model.classes, Columns) else 'png'}"]
     source = options.data if Path(options.data).exists() else "FOLDER"
-    return [f"Next: {shlex.join(['ddf', 'compress', source, '-o', 'out.ddf', '--model', str(path)])}"]
+    use = ["--model", str(path)] if useful else []
+    return [f"Next: {shlex.join(['ddf', 'compress', source, '-o', 'out.ddf', *use])}"]
 
 
 def _note(options: argparse.Namespace, line: str) -> None:
