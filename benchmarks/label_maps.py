@@ -4,8 +4,8 @@
 
 MAPS is a folder of PNG files, an npy file (maps, height, width), or `drawn` for drawn maps of instances. The model that
 ships is always measured. A peer is any command; `{test}`, `{train}` and `{classes}` in it become npy files and the
-number of classes, and its output is printed. Needs the extra `bench`; missing codecs are left out. Every code is decoded
-and compared. Maps are coded each by itself; for ddf everything that an archive adds is counted, but names.
+number of classes, and its output is printed. Needs the extra `bench`; missing codecs are left out. Every code is
+decoded and compared. Maps are coded each by itself; for ddf everything that an archive adds is counted, but names.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,21 @@ def row(name: str, bits: float, encode: float, decode: float) -> None:
     print(f"| {name} | {bits:.4f} | {encode:.2f} | {decode:.2f} |", flush=True)
 
 
-def timed(name: str, maps: list[Array], encode: Callable[[Array], bytes], decode: Callable[[bytes, Array], Any]) -> float:
+def encoded(model: CausalFlow, one: Array) -> bytes:
+    return model.encode(one) or b""
+
+
+def decoded(model: CausalFlow, code: bytes, one: Array) -> Array:
+    return model.decode(code, one.shape, one.dtype)
+
+
+def unpacked(decode: Callable[[bytes], Any], code: bytes, _: Array) -> Any:
+    return decode(code)
+
+
+def timed(
+    name: str, maps: list[Array], encode: Callable[[Array], bytes], decode: Callable[[bytes, Array], Any]
+) -> float:
     """Measure one codec; return the bytes of all codes."""
     pixels = sum(one.size for one in maps)
     decode(encode(maps[0]), maps[0])  # what is done once is not timed
@@ -99,7 +114,7 @@ def main() -> None:
     for path in (*options.model, None):
         model = CausalFlow.load(path) if path else pretrained()
         name = f"ddf, {Path(path).stem}" if path else "ddf, the model that ships"
-        timed(name, maps, lambda one: model.encode(one) or b"", lambda code, one: model.decode(code, one.shape, one.dtype))
+        timed(name, maps, partial(encoded, model), partial(decoded, model))
         buffer = io.BytesIO()
         with ArchiveWriter(buffer, model, verify=False) as archive:
             for one in maps:
@@ -108,9 +123,8 @@ def main() -> None:
     wide = max(int(one.max()) for one in maps) > 255
     for name, encode in peers(pictures=not wide, slow=True).items():
         if options.only in name:
-            back = decoder(name)
             ready = maps if wide else [one.astype(np.uint8) for one in maps]
-            timed(name, ready, encode, lambda code, _: back(code))
+            timed(name, ready, encode, partial(unpacked, decoder(name)))
     if find_spec("crackle"):
         import crackle
 

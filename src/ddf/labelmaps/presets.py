@@ -33,7 +33,7 @@ class Preset:
 
 
 PRESETS = {
-    "fast": Preset(pixels=40, hidden=(64, 48), steps=30_000),
-    "best": Preset(pixels=64, hidden=(192, 96), steps=100_000),
+    "fast": Preset(pixels=40, hidden=(64, 48), steps=25_000),
+    "best": Preset(pixels=64, hidden=(192, 96), steps=60_000),
 }
 """`fast` for nearly everything, `best` where every byte counts."""
