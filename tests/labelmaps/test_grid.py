@@ -42,6 +42,23 @@ def test_reduce_then_expand(
     assert Grid.from_numbers(grid.size, list(grid.numbers)) == grid
 
 
+SIZES = st.lists(st.integers(1, 4) | st.sampled_from([2, 4]), min_size=1, max_size=8)
+
+
+@given(SIZES, SIZES)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_cells_of_different_sizes(heights: list[int], widths: list[int]) -> None:
+    cells = np.arange(len(heights) * len(widths)).reshape(len(heights), len(widths))
+    large = np.repeat(np.repeat(cells, heights, axis=0), widths, axis=1)
+    grid = find_grid(large)
+    assert np.array_equal(grid.expand(grid.reduce(large)), large)
+
+
+def test_a_late_change_is_not_missed() -> None:
+    cells = np.repeat(np.repeat(np.arange(16).reshape(4, 4), [2, 2, 3, 2], axis=0), [2, 2, 3, 2], axis=1)
+    assert find_grid(cells).is_trivial
+
+
 @pytest.mark.parametrize(("top", "left"), [(0, 0), (1, 0), (0, 3), (2, 1)])
 def test_steps_and_offsets_are_found(top: int, left: int) -> None:
     small = np.arange(63).reshape(7, 9)

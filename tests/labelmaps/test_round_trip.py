@@ -84,6 +84,13 @@ def test_what_is_no_map_is_not_coded(model: CausalFlow, shape: tuple[int, ...]) 
     assert model.encode(np.zeros(shape, dtype=np.uint8)) is None
 
 
+def test_the_label_that_has_no_code(model: CausalFlow) -> None:
+    highest = 2**64 - 1
+    assert model.encode(np.full((4, 5), highest, dtype=np.uint64)) is None
+    check(model, np.full((4, 5), highest - 1, dtype=np.uint64))
+    check(model, np.where(np.eye(6, dtype=bool), np.uint64(highest), np.uint64(highest - 1)))
+
+
 def test_long_maps(any_labels: CausalFlow) -> None:
     """More rows than the ring has, and more pixels than are coded in one call."""
     generator = np.random.default_rng(0)
