@@ -1,6 +1,6 @@
 """How the kernel is compiled: by numba on first use, then from a cache."""
 
-__all__ = ["cache_folder", "jit"]
+__all__ = ["announce", "cache_folder", "jit"]
 
 import hashlib
 import os

@@ -5,11 +5,12 @@ __all__ = ["CausalFlow"]
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from ddf.labelmaps.arithmetic import (
     start_decoder,
     start_encoder,
 )
+from ddf.labelmaps.compiling import announce
 from ddf.labelmaps.context import (
     CANDIDATES,
     FLAT_ENTRIES,
@@ -68,7 +70,8 @@ _HIGHEST = (1 << 64) - 1  # as the smallest label, one more than a code can hold
 _INT16, _FLOAT24 = 1 << 15, 1 << 24
 
 
-class Explanation(NamedTuple):
+@dataclass(frozen=True)
+class Explanation:
     """What a flow makes of one map.
 
     Arguments:
@@ -307,6 +310,7 @@ class _Coding:
     """
 
     def __init__(self, model: CausalFlow, labels: list[int] | None, pixels: int, data: bytes | None = None) -> None:
+        announce()
         self.model, self.pixels = model, pixels
         self.decoding = data is not None
         self.coder = np.zeros(CODER_SIZE, np.uint64)
@@ -397,7 +401,7 @@ class _Coding:
             part = one[row : row + step]
             if not self.decoding:
                 self._drain(part.size)
-                symbols = to_symbols(part)
+                symbols = np.ascontiguousarray(to_symbols(part))
             else:
                 symbols = np.empty(part.shape, np.uint16)
             some = Trace(*(array[row : row + step] for array in trace))

@@ -26,8 +26,10 @@ class Preset:
     shown: int = 3
 
     def __post_init__(self) -> None:
-        if self.pixels < 10 or self.pixels % 2:
-            raise ValueError(f"pixels={self.pixels}, but a context has an even number of pixels, at least 10")
+        if not 10 <= self.pixels <= 256 or self.pixels % 2:
+            raise ValueError(f"pixels={self.pixels}, but a context has an even number of pixels from 10 to 256")
+        if not 0 <= self.shown <= 5:
+            raise ValueError(f"shown={self.shown}, but there are at most 5 candidates to show the class of")
         if any(width < 8 or width % 8 for width in self.hidden) or len(self.hidden) != 2:
             raise ValueError(f"hidden={self.hidden}, but there are two hidden layers of multiples of 8 units")
 

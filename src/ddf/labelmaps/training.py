@@ -22,6 +22,7 @@ from ddf.data.classes import Classes
 from ddf.labelmaps.arithmetic import COUNT_BITS, PROBABILITY_BITS
 from ddf.labelmaps.context import CANDIDATES, FLAT_ENTRIES, FLAT_TABLES, NET_RUN_VALUES, OTHER, RELATIVE, RUNS
 from ddf.labelmaps.kernel import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
+from ddf.labelmaps.labels import MOST_LABELS
 from ddf.labelmaps.model import CausalFlow
 from ddf.labelmaps.places import ROW_BINS, Places, collect, input_sizes
 from ddf.labelmaps.presets import PRESETS, Preset
@@ -365,4 +366,7 @@ def train(
 def _symbols(one: Array, classes: Classes | None) -> Array:
     if classes is not None:
         return classes.to_symbols(one).astype(np.uint16)
-    return np.unique(one, return_inverse=True)[1].reshape(one.shape).astype(np.uint16)
+    labels, symbols = np.unique(one, return_inverse=True)
+    if len(labels) > MOST_LABELS:
+        raise ValueError(f"a map has {len(labels):,} labels, but at most {MOST_LABELS:,} are supported")
+    return symbols.reshape(one.shape).astype(np.uint16)
