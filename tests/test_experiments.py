@@ -200,16 +200,16 @@ def test_maps_are_drawn_in_their_colours(tmp_path: Path) -> None:
 
 def test_reproduce_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "mnistt"]) == 2
-    assert "there is no row 'mnistt'; there are eight-gaussians, " in capsys.readouterr().err
+    assert "row 'mnistt' does not exist; choose from eight-gaussians, " in capsys.readouterr().err
     assert main(["reproduce", "--report-only", "--runs", str(tmp_path)]) == 1
-    assert "there is no finished run in" in capsys.readouterr().err
+    assert "has no finished runs" in capsys.readouterr().err
     assert main(["reproduce", "cityscapes", "--runs", str(tmp_path), "--device", "cpu"]) == 1
     assert "https://www.cityscapes-dataset.com" in capsys.readouterr().err
     assert main(["reproduce", "--seeds", "0"]) == 2
     assert main(["reproduce", "--report-only", "--no-report"]) == 2
     assert main(["reproduce", "cityscapes-split-h1", "--model", "df"]) == 2
     capsys.readouterr()
-    # What is missing is said before anything is trained.
+    # Missing data is an error before anything is trained.
     assert main(["reproduce", "eight-gaussians", "cityscapes", "--runs", str(tmp_path)]) == 1
     assert not list(tmp_path.glob("*/*/*/run"))
     with pytest.raises(SystemExit) as stop:
@@ -217,7 +217,7 @@ def test_reproduce_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixt
     assert stop.value.code == 2
 
 
-def test_reproduce_runs_reports_and_goes_on(
+def test_reproduce_runs_reports_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(

@@ -60,9 +60,8 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
     print(f"\n{UNSEEN} held-out street scenes: bits per pixel of the compressed files (lower is better)")
     for name, bits in sorted(codec, key=lambda row: -row[1]):
         print(f"  {bits:7.4f}  {name}")
-    print(
-        f"\nAll {UNSEEN} scenes were decompressed to identical pixels and palettes. The tour took {time.monotonic() - start:.0f} s."
-    )
+    seconds = time.monotonic() - start
+    print(f"\nAll {UNSEEN} scenes were decompressed to identical pixels and palettes. The tour took {seconds:.0f} s.")
     print(f"\nPictures in {target}:")
     print("  eight-gaussians.png  the data, and samples of both flows")
     print("  samples.png          samples of the codec's model after a few seconds of training")

@@ -68,7 +68,7 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_force(parser: argparse.ArgumentParser) -> None:
     """Add the option to replace an existing file."""
-    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--force", action="store_true", help="replace an existing file (default: refuse)")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
