@@ -2,8 +2,8 @@
 
     python benchmarks/kernel_in_c.py MODEL MAPS.npy
 
-MODEL is a model of known classes, MAPS.npy (maps, height, width) holds these classes, which must be 0 … K − 1. Needs gcc.
-The bytes of both are compared.
+MODEL is a model of known classes, MAPS.npy (maps, height, width) holds these classes, which must be 0 … K − 1. Needs
+gcc. The bytes of both are compared.
 """
 
 import ctypes
