@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddf.labelmaps import CausalFlow
+from ddf.data.drawn import draw_regions
+from ddf.labelmaps import CausalFlow, pretrained
 from ddf.labelmaps.grid import Grid, find_grid
 
 
@@ -105,3 +106,20 @@ def test_upsampled_maps_cost_as_much_as_small_ones(
         assert small is not None
         assert np.array_equal(model.decode(code, large.shape, large.dtype), large)
         assert len(code) <= len(small) + 6
+
+
+def test_an_upsampled_map_is_smaller_than_other_codecs_make_it() -> None:
+    import io
+    import lzma
+
+    import pillow_jxl  # noqa: F401  (which adds the format to Pillow)
+    from PIL import Image
+
+    small = draw_regions(np.random.default_rng(0), 334, 334, 32, 2.0)
+    large = small.repeat(3, axis=0).repeat(3, axis=1)[:1000, :1000]
+    code = pretrained().encode(large)
+    assert code is not None
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(large)).save(buffer, "JXL", lossless=True, effort=9)
+    assert len(code) < len(buffer.getvalue())
+    assert len(code) < len(lzma.compress(large.tobytes(), preset=9 | lzma.PRESET_EXTREME))
