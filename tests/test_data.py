@@ -3,6 +3,8 @@
 import gzip
 import importlib
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -455,3 +457,9 @@ def test_what_is_not_what_its_name_says_is_skipped(tmp_path: Path) -> None:
         read_label_maps(tmp_path / "x.npz")
     with pytest.raises(DataError, match="is no npz file"):
         cityscapes(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("name", ["mnist", "cityscapes"])
+def test_modules_do_not_replace_functions_of_the_same_name(name: str) -> None:
+    script = f"import ddf.data.{name}; from ddf.data import {name}; assert callable({name})"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -17,7 +17,9 @@ __all__ = [
     "static_mnist",
 ]
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,3 +53,14 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"ddf.data.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+class _Package(ModuleType):
+    """Keeps `mnist` and `cityscapes` functions: importing the modules of these names would replace them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME_OF and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
