@@ -44,8 +44,8 @@ def read(path: str) -> list[Array]:
 
 def decoder(name: str) -> Callable[[bytes], Any]:
     """Return the decoder of a codec in `peers`."""
-    if name.startswith(("PNG", "WebP", "JPEG")):
-        return lambda data: np.asarray(Image.open(io.BytesIO(data)))
+    if name.startswith(("PNG", "WebP", "JPEG")):  # label v is gray v; oxipng may reorder the palette
+        return lambda data: np.asarray(Image.open(io.BytesIO(data)).convert("L"))
     if name == "xz":
         return lzma.decompress
     if name == "zlib":
