@@ -51,7 +51,7 @@ static inline uint64_t hash(uint64_t a, uint64_t b, int bits) {
 static inline int least(int a, int b) { return a < b ? a : b; }
 
 static void escape(Model *m, Coder *c, int symbol, int left, const int *excluded, int count) {
-    int64_t *row = m->escapes + (left < m->classes ? left : 0) * m->classes, weights[256], total = 0, start = 0, sum = 0;
+    int64_t *row = m->escapes + left * m->classes, weights[256], total = 0, start = 0, sum = 0;
     memcpy(weights, row, m->classes * sizeof *row);
     for (int i = 0; i < count; i++) weights[excluded[i]] = 0;
     for (int i = 0; i < m->classes; i++) total += weights[i], start += i < symbol ? weights[i] : 0;

@@ -281,7 +281,7 @@ class ArrayDecoder:
 
     def escape(self, left: int, excluded: list[int]) -> int:
         if self.known:
-            row = self.escapes[left if left < self.symbols else 0]
+            row = self.escapes[left]
             symbol = self.coder.weighted([0 if s in excluded else weight for s, weight in enumerate(row)])
             row[symbol] += self.gain
             if sum(row) > 1 << 15:

@@ -90,7 +90,7 @@ class State(NamedTuple):
         flat: Counters of flat places by score.
         local: Counters of ranks by the nearest symbols, in this map: (2, a power of two).
         weights: Of the mixers, by decision and confidence.
-        escapes: Weights of symbols by symbol to the left (symbols, symbols), or (0, 0): then symbols are new or seen.
+        escapes: Weights of symbols by symbol to the left or outside (symbols + 1, symbols), or (0, 0): then symbols are new or seen.
         seen: How often each symbol occurred as an escape.
         fresh: Counters: an escape is a new symbol; it is the first that has not occurred.
     """
@@ -299,7 +299,7 @@ def _code_escape(
     """Code a symbol that is not among the candidates."""
     symbols = len(state.seen)
     if state.escapes.shape[0]:
-        row = state.escapes[left if left < symbols else 0]
+        row = state.escapes[left]
         total = 0
         for i in range(symbols):
             scratch[i] = row[i]

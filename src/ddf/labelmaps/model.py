@@ -448,7 +448,7 @@ _SHAPES: dict[str, tuple[str, tuple[int | str, ...]]] = {
     "flat_counters": ("uint32", (FLAT_BINS,)),
     "ranks": ("uint32", (DECISIONS * GAPS * NEXT_GAPS,)),
     "weights": ("int32", (DECISIONS * CONFIDENCE * CONFIDENCE, MIXED)),
-    "escapes": ("uint16", ("known", "known")),
+    "escapes": ("uint16", ("classes", "known")),
     "settings": ("int64", (5,)),
 }
 

@@ -280,7 +280,7 @@ def untrained_tables(classes: int) -> dict[str, Array]:
         "ranks": np.full(DECISIONS * GAPS * NEXT_GAPS, half, np.uint32),
         "flat_counters": (flat << COUNT_BITS | 2).astype(np.uint32),
         "weights": weights,
-        "escapes": np.ones((classes, classes), np.uint16),
+        "escapes": np.ones((classes + 1, classes), np.uint16),
         "settings": SETTINGS,
     }
 
