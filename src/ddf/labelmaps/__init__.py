@@ -1,6 +1,6 @@
-"""The codec for label maps: a causal Discrete Denoising Flow in integer arithmetic.
+"""The label-map codec: a causal Discrete Denoising Flow in integer arithmetic.
 
-Only `train` needs torch; it is imported when it is first used.
+Only `train` needs torch, which is imported on first use.
 """
 
 __all__ = ["PRESETS", "CausalFlow", "Explanation", "Preset", "pretrained", "train"]

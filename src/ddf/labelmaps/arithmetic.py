@@ -1,7 +1,7 @@
-"""Integer arithmetic of probabilities: logistic functions as tables, adaptive counters, and a binary range coder.
+"""Probabilities in integer arithmetic: logistic functions as tables, adaptive counters, and a binary range coder.
 
-A probability is an integer of 22 bits. A counter packs a probability and how often it was updated into 32 bits; the
-more often, the smaller its steps. Everything is integer arithmetic, so encoder and decoder agree on every machine.
+A probability is a 22-bit integer. A counter packs a probability and an update count into 32 bits; its step size
+decreases with the count. All arithmetic is on integers, so encoder and decoder agree on every machine.
 """
 
 __all__ = [
@@ -31,22 +31,25 @@ from ddf.labelmaps.types import Array
 PROBABILITY_BITS = 22
 COUNT_BITS = 10
 _ONE = 1 << PROBABILITY_BITS
-_TAIL = _ONE >> 6  # below this probability, stretch has a finer table
+_TAIL = _ONE >> 6  # below this probability, stretch uses a finer table
 _UNIT = 256  # logits are integers in units of 1/256 nat
 LIMIT = 12 * _UNIT - 1
-"""The largest logit that a probability is made from."""
+"""The largest logit; larger ones are clamped before they become probabilities."""
 
 _COUNTS = (1 << COUNT_BITS) - 1
 
 
 def _squash_table() -> Array:
-    """Probabilities of the logits −LIMIT … LIMIT. Rounding is safe: no entry is close to a half (there is a test)."""
+    """Return the probabilities of the logits −LIMIT … LIMIT.
+
+    No value is close to a rounding boundary (this is tested), so every machine computes the same table.
+    """
     logits = np.arange(-LIMIT, LIMIT + 1) / _UNIT
     return np.clip(np.rint(_ONE / (1 + np.exp(-logits))), 1, _ONE - 1).astype(np.int32)
 
 
 def _stretch_table() -> Array:
-    """Logits of probabilities: 4096 steps from 0 to 1, then 4096 finer steps from 0 to 1/64."""
+    """Return the logits of probabilities: 4096 steps from 0 to 1, then 4096 finer steps from 0 to 1/64."""
     coarse = (np.arange(4096) + 0.5) / 4096
     fine = (np.arange(4096) + 0.5) / 4096 / 64
     p = np.concatenate([coarse, fine])
@@ -56,9 +59,9 @@ def _stretch_table() -> Array:
 SQUASH = _squash_table()
 STRETCH = _stretch_table()
 STEPS = np.array([65536 * 2 // (2 * n + 3) for n in range(1 << COUNT_BITS)], dtype=np.int64)
-"""The step of a counter after n updates: 1 / (n + 1.5), in units of 2^-16."""
+"""The step size of a counter after n updates: 1 / (n + 1.5), in units of 2^-16."""
 
-# ---- The coder's state: an array of uint64
+# ---- State of the coder: an array of uint64
 LOW, RANGE, CODE, CACHE, PENDING, POSITION = range(0, 18, 3)
 CODER_SIZE = 18
 _TOP = np.uint64(1 << 24)
@@ -69,7 +72,7 @@ _NO_CACHE = np.uint64(256)
 
 @jit
 def start_encoder(coder: Array) -> None:
-    """Prepare a state for encoding."""
+    """Initialize a coder for encoding."""
     coder[LOW] = 0
     coder[RANGE] = 0xFFFFFFFF
     coder[CACHE] = _NO_CACHE
@@ -79,7 +82,7 @@ def start_encoder(coder: Array) -> None:
 
 @jit
 def start_decoder(coder: Array, data: Array) -> None:
-    """Prepare a state for decoding; after the end of the data there are zeros."""
+    """Initialize a coder for decoding; past the end of the data, it reads zeros."""
     coder[RANGE] = 0xFFFFFFFF
     coder[CODE] = 0
     for i in range(4):
@@ -90,7 +93,7 @@ def start_decoder(coder: Array, data: Array) -> None:
 
 @jit
 def _shift(coder: Array, data: Array) -> None:
-    """Move the top byte of the interval's lower end out, and carry into the bytes that wait."""
+    """Shift out the top byte of the lower bound and propagate the carry to pending bytes."""
     low = coder[LOW]
     if low < np.uint64(0xFF000000) or low >= _CARRY:
         carry = low >> np.uint64(32)
@@ -124,7 +127,7 @@ def _renormalize(coder: Array, data: Array, decoding: bool) -> None:
 
 @jit
 def code_bit(coder: Array, data: Array, decoding: bool, bit: int, probability: int) -> int:
-    """Code a bit that is 1 with a probability of 22 bits."""
+    """Code a bit that is 1 with the given 22-bit probability."""
     bound = (coder[RANGE] * np.uint64(probability)) >> np.uint64(PROBABILITY_BITS)
     if decoding:
         bit = 1 if coder[CODE] < bound else 0
@@ -164,7 +167,7 @@ def code_uniform(coder: Array, data: Array, decoding: bool, value: int, count: i
 
 @jit
 def code_weighted(coder: Array, data: Array, decoding: bool, value: int, weights: Array, total: int) -> int:
-    """Code an index with a probability in proportion to its weight; weights of 0 never occur."""
+    """Code an index with probability proportional to its weight; an index of weight 0 cannot be coded."""
     unit = coder[RANGE] // np.uint64(total)
     start = 0
     if decoding:
@@ -182,7 +185,7 @@ def code_weighted(coder: Array, data: Array, decoding: bool, value: int, weights
 
 @jit
 def finish(coder: Array, data: Array) -> int:
-    """Write the fewest bytes that lie in the interval, followed by zeros; return the length of the code."""
+    """Write the shortest code in the interval, given that trailing zeros are implied; return its total length."""
     low, high = coder[LOW], coder[LOW] + coder[RANGE]
     zeros = np.uint64(32)
     while True:
@@ -202,14 +205,14 @@ def finish(coder: Array, data: Array) -> int:
 
 @jit
 def spent(coder: Array) -> float:
-    """Return how many bits an encoder has written so far, fractions included."""
+    """Return the number of bits an encoder has produced so far, including fractions."""
     shifted = coder[POSITION] + coder[PENDING] + np.uint64(coder[CACHE] != _NO_CACHE)
     return 8.0 * np.float64(shifted) + 32.0 - np.log2(np.float64(coder[RANGE]))
 
 
 @jit
 def code_number(coder: Array, data: Array, decoding: bool, value: int, counters: Array) -> int:
-    """Code a positive number below 2^64: how many bits it has, by adaptive counters, then the bits."""
+    """Code a positive integer below 2^64: its length in bits, with adaptive counters, then the bits."""
     length = 0
     while True:
         more = 0 if decoding else 1 if (value >> np.uint64(length)) > np.uint64(1) else 0
@@ -228,7 +231,7 @@ def code_number(coder: Array, data: Array, decoding: bool, value: int, counters:
 
 @jit
 def stretch(table: Array, probability: int) -> int:
-    """Return the logit of a probability of 22 bits."""
+    """Return the logit of a 22-bit probability."""
     if probability < _TAIL:
         return np.int64(table[4096 + (probability >> 4)])
     if probability > _ONE - _TAIL:
@@ -238,7 +241,7 @@ def stretch(table: Array, probability: int) -> int:
 
 @jit
 def updated(counter: int, bit: int, steps: Array, limit: int) -> np.uint32:
-    """Return a counter after it has seen a bit."""
+    """Return a counter after an update with a bit."""
     count = np.int64(counter & _COUNTS)
     p = np.int64(counter >> COUNT_BITS)
     p += (((bit << PROBABILITY_BITS) - p) * steps[count]) >> 16

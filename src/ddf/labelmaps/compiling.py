@@ -1,4 +1,4 @@
-"""How the kernel is compiled: by numba on first use, then from a cache."""
+"""Compile the kernel with numba on first use and cache the result."""
 
 __all__ = ["announce", "cache_folder", "jit"]
 
@@ -19,9 +19,9 @@ _SOURCES = ("arithmetic.py", "context.py", "kernel.py", "compiling.py")
 
 @cache
 def cache_folder() -> Path:
-    """Return the folder of the compiled code: `DDF_CACHE`, or the user's cache folder.
+    """Return the folder for compiled code, in `DDF_CACHE` or the user's cache folder.
 
-    Its name depends on the sources: numba itself does not notice when a function that another one calls has changed.
+    Its name includes a hash of the sources, because numba does not notice when a callee in another file has changed.
     """
     base = os.environ.get("DDF_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     sha = hashlib.sha256(nb.__version__.encode())
@@ -33,8 +33,8 @@ def cache_folder() -> Path:
 def jit(function: Function) -> Function:
     """Compile a function on first use.
 
-    Without the GIL, and without reference counts of arrays, which would cost more than the arithmetic: compiled
-    functions allocate nothing.
+    Compiled functions release the GIL and do not count references to arrays, which would cost more than the arithmetic;
+    they must not allocate memory.
     """
     if nb.config.DISABLE_JIT:
         return function
@@ -49,7 +49,7 @@ def jit(function: Function) -> Function:
 
 @cache
 def _usable(folder: Path) -> bool:
-    """Return whether compiled code can be kept in a folder; if not, numba looks for another."""
+    """Return whether compiled code can be written to a folder; if not, numba chooses another."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -59,6 +59,6 @@ def _usable(folder: Path) -> bool:
 
 @cache
 def announce() -> None:
-    """Say once that the first use takes a few seconds, if nothing is compiled yet and a person is watching."""
+    """Print a notice, once, that the first use takes a few seconds, if nothing is cached and stderr is a terminal."""
     if not nb.config.DISABLE_JIT and not any(cache_folder().rglob("*.nbi")) and sys.stderr.isatty():
         print("ddf: compiling the codec for this machine, once (a few seconds) …", file=sys.stderr)

@@ -1,6 +1,7 @@
-"""What a pixel is predicted from: the pixels before it in raster order, as relative labels, and run lengths.
+"""The context of a pixel: the preceding pixels in raster order, as relative labels, and run lengths.
 
-Around a map, its outermost pixels are repeated. Above the first row there is nothing: every pixel there is `outside`.
+The outermost pixels of a map are repeated beyond its edges. While the first row is coded, all pixels above it have the
+symbol `outside`.
 """
 
 __all__ = [
@@ -38,25 +39,25 @@ from ddf.labelmaps.compiling import jit
 from ddf.labelmaps.types import Array
 
 CANDIDATES = 5
-"""At most this many classes of the context are candidates for the pixel."""
+"""Maximum number of candidates: distinct symbols of the context, one of which the pixel is likely to have."""
 
 OTHER, OUTSIDE = CANDIDATES, CANDIDATES + 1
 RELATIVE = CANDIDATES + 2
-"""How many relative labels there are: candidates, another class, outside."""
+"""Number of relative labels: the candidates, `OTHER` and `OUTSIDE`."""
 
 PAD = 16
-"""Repeated pixels left and right of every row."""
+"""Number of padding pixels to the left and right of every row."""
 
 HISTORY = 16
-"""Rows above the present one that are kept."""
+"""Number of rows kept above the current one."""
 
-ROWS = 128  # rows of the ring; the last `HISTORY` move to its beginning when it is full
+ROWS = 128  # rows in the ring; when it is full, the last `HISTORY` rows move to the beginning
 RUNS = 6
 LONGEST = 255
 
 
 def offsets(count: int) -> Array:
-    """Return the `count` nearest pixels before a pixel, nearest first: (count, 2), rows down and columns right.
+    """Return the offsets of the `count` nearest preceding pixels, nearest first: (count, 2), as (row, column).
 
     Examples:
         >>> offsets(4).tolist()
@@ -73,27 +74,27 @@ def _bins(edges: list[int]) -> Array:
 
 
 RUN_BINS = _bins([*range(2, 14), 16, 20, 28, 44, 76, 160, 255])
-"""The bin of each run length for the net."""
+"""The bin of each run length, for the net."""
 NET_RUN_VALUES = int(RUN_BINS.max()) + 1
 
 RUN_BINS_FINE = _bins([*range(2, 17), 20, 24, 32, 48, 64, 128, 255])
 RUN_BINS_COARSE = _bins([3, 5, 8, 12, 20, 40, 255])
-FAR = 4  # rows up, and twice that, where flat places look for a run that ends 8 columns to the right
+FAR = 4  # for flat pixels, runs are also measured this many rows up, and twice as many, 8 columns to the right
 FINE = int(RUN_BINS_FINE.max()) + 1
 FLAT_TABLES = 11
-"""How many tables add up to the score of a flat place."""
+"""Number of tables whose entries add up to the score of a flat pixel."""
 FLAT_ENTRIES = 4 * 512 + 64 + RUNS * FINE
-"""The entries of all these tables."""
+"""Total number of entries in these tables."""
 
 
 class Ring(NamedTuple):
-    """The last rows of a map, padded, with the lengths of the runs that end in each of their pixels.
+    """The most recent rows of a map, padded, with run lengths for each pixel.
 
     Arguments:
         symbols: The symbols.
-        left, right: Pixels of the same symbol to the left and right, the pixel included.
-        up, up_left, up_right: The same upwards and along the diagonals.
-        row: One number: the row that is being coded.
+        left, right: Lengths of the runs of equal symbols to the left and right, including the pixel itself.
+        up, up_left, up_right: The same, upward and along the diagonals.
+        row: The index of the row being coded, as an array of one element.
     """
 
     symbols: Array
@@ -106,14 +107,14 @@ class Ring(NamedTuple):
 
 
 def new_ring(width: int) -> Ring:
-    """Make room for the rows of a map."""
+    """Allocate a ring for maps of the given width."""
     shape = (ROWS, width + 2 * PAD)
     return Ring(np.zeros(shape, np.uint16), *(np.zeros(shape, np.uint8) for _ in range(5)), np.zeros(1, np.int64))
 
 
 @jit
 def start_map(ring: Ring, outside: int) -> None:
-    """Forget all rows."""
+    """Reset the ring for a new map."""
     for y in range(HISTORY):
         for x in range(ring.symbols.shape[1]):
             ring.symbols[y, x] = outside
@@ -127,7 +128,7 @@ def start_map(ring: Ring, outside: int) -> None:
 
 @jit
 def start_row(ring: Ring) -> int:
-    """Return the row of the ring where the next row of the map goes, with its left edge repeated from above."""
+    """Return the ring's index for the next row of the map, and pad its left edge from the row above."""
     y = ring.row[0]
     if y == ROWS:
         y = HISTORY
@@ -148,7 +149,7 @@ def start_row(ring: Ring) -> int:
 
 @jit
 def finish_row(ring: Ring, width: int, first: bool) -> None:
-    """Repeat the edges of a row that is coded and measure its runs; the first row is also repeated upwards."""
+    """Pad the edges of a coded row and compute its run lengths; also repeat the first row upward."""
     y = ring.row[0]
     row, above = ring.symbols[y], ring.symbols[y - 1]
     end = width + 2 * PAD
@@ -190,14 +191,14 @@ def finish_row(ring: Ring, width: int, first: bool) -> None:
 
 @jit
 def is_flat(symbols: Array, left: Array, at: int, stride: int, run: int, outside: int) -> bool:
-    """Whether the ten nearest pixels are of one class: two to the left, five above, three above those.
+    """Return whether the ten nearest pixels agree: two to the left, five above, and three above those.
 
     Arguments:
-        symbols, left: The ring's, flattened.
-        at: The place of the pixel in them.
-        stride: The length of a row.
-        run: Pixels of the same symbol to the left.
-        outside: The symbol of pixels above the first row.
+        symbols, left: The ring's arrays, flattened.
+        at: The index of the pixel in these arrays.
+        stride: The length of a padded row.
+        run: The length of the run that ends to the left of the pixel.
+        outside: The symbol of pixels outside the map.
     """
     c = symbols[at - 1]
     above, second = at - stride + 2, at - 2 * stride + 1

@@ -1,4 +1,4 @@
-"""Maps that were upsampled: found by where rows and columns change, coded at their own size."""
+"""Detect upsampled maps, so that they can be coded at their original size."""
 
 __all__ = ["Grid", "find_grid"]
 
@@ -13,12 +13,12 @@ from ddf.labelmaps.types import Array
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells of equal pixels.
+    """A partition of a map into rectangular cells of equal pixels.
 
     Arguments:
         size: Height and width of the map.
         steps: Height and width of a cell.
-        starts: Rows and columns of the first cell, if they are fewer.
+        starts: Height and width of the first cell if it is smaller than the others, else 0.
     """
 
     size: tuple[int, int]
@@ -32,18 +32,18 @@ class Grid:
 
     @property
     def numbers(self) -> tuple[int, int, int, int]:
-        """What says all but the size."""
+        """The grid as four integers; `from_numbers` needs these and the size."""
         return (self.steps[0] - 1, self.steps[1] - 1, *self.starts)
 
     @classmethod
     def from_numbers(cls, size: tuple[int, int], numbers: list[int]) -> "Grid":
-        """Make a grid of `numbers`; steps and starts beyond the size count as the size."""
+        """Create a grid from `numbers`; clamp steps and starts to the size."""
         rows, columns, top, left = (min(n, max(size)) for n in numbers)
         return cls(size, (rows + 1, columns + 1), (min(top, rows), min(left, columns)))
 
     @cached_property
     def _cells(self) -> tuple[Array, Array]:
-        """The cell of each row and of each column."""
+        """The index of the cell of each row and of each column."""
         found = []
         for size, step, start in zip(self.size, self.steps, self.starts, strict=True):
             found.append((np.arange(size) - start + step * (start > 0)) // step)
@@ -51,24 +51,24 @@ class Grid:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The size in cells."""
+        """The number of rows and columns of cells."""
         rows, columns = self._cells
         return int(rows[-1]) + 1, int(columns[-1]) + 1
 
     def reduce(self, one: Array) -> Array:
-        """Return one pixel of every cell."""
+        """Return the map of cells: one pixel of each cell."""
         if self.is_trivial:
             return one
         rows, columns = (np.flatnonzero(np.diff(cells, prepend=-1)) for cells in self._cells)
         return one[np.ix_(rows, columns)]
 
     def expand(self, cells: Array) -> Array:
-        """Return the map of these cells."""
+        """Return the full-size map for a map of cells."""
         return cells[np.ix_(*self._cells)]
 
 
 def find_grid(array: Array) -> Grid:
-    """Find the largest cells of which all maps of an array (…, height, width) consist.
+    """Find the grid with the largest cells that fits all maps of an array (…, height, width).
 
     Examples:
         >>> find_grid(np.kron(np.eye(3, dtype=np.uint8), np.ones((2, 4), np.uint8)))
@@ -101,7 +101,7 @@ def _size(array: Array) -> tuple[int, int]:
 
 
 def _changes(maps: Array, axis: int) -> Array:
-    """Return the rows or columns that differ from the one before, in any map; stop when two neighbors do."""
+    """Return the rows or columns that differ from the previous one in any map; stop at the first two in succession."""
     size = maps.shape[axis]
     places: list[int] = []
     for i in range(1, size):

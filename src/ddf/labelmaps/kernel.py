@@ -1,4 +1,4 @@
-"""Coding one map: context, flat test, net, rank, adaptive counters and range coder, in one pass of integer code."""
+"""Code a map in a single pass of integer code: context, net, ranks, adaptive counters and range coder."""
 
 __all__ = ["Nets", "Scratch", "State", "Trace", "code_rows", "collect_rows", "new_scratch"]
 
@@ -43,10 +43,10 @@ from ddf.labelmaps.context import (
 from ddf.labelmaps.types import Array
 
 GAPS, NEXT_GAPS = 64, 6
-"""Bins of the gap between a logit and the next smaller one, and of the gap after that."""
-DECISIONS = 3  # ranks 0, 1, 2 and more have counters of their own
+"""Number of bins for the gap between a logit and the next smaller one, and for the gap after that."""
+DECISIONS = 3  # separate counters for ranks 0, 1, and 2 or more
 CONFIDENCE = 4
-MIXED = 4  # inputs of a mixer
+MIXED = 4  # number of inputs of a mixer
 FLAT_BINS = 64
 _NONE = 255
 _LOWEST = -(1 << 30)
@@ -54,18 +54,18 @@ _SINGLES = 2112
 
 
 class Nets(NamedTuple):
-    """The fixed part of a model, as the kernel takes it.
+    """The fixed parameters of a model, in the form that the kernel expects.
 
     Arguments:
-        pairs: Rows of the first layer for two relative labels each (pixels / 2, 49, hidden), int16.
-        runs: Rows for run lengths (6, bins, hidden), int16.
-        classes: Rows for the class of the first candidates (candidates, classes + 1, hidden), int16.
-        rows: Rows for the vertical position (bins, hidden), int16; without any, the position is not used.
-        bias: (hidden,), int16.
-        second, second_bias, third, third_bias: Weights (in, out), float32 of integers, and biases of the other layers.
-        shifts: By how many bits sums are shifted before they become activations.
-        flat: Tables whose entries add up to the score of a flat place, one after the other, int16.
-        flat_classes: Entries for class and vertical position (classes + 1, bins), int16.
+        pairs: First-layer weights for pairs of relative labels (pixels / 2, 49, hidden), int16.
+        runs: First-layer weights for run lengths (6, bins, hidden), int16.
+        classes: First-layer weights for the classes of the first candidates (candidates, classes + 1, hidden), int16.
+        rows: First-layer weights for the vertical position (bins, hidden), int16; if empty, the position is not used.
+        bias: First-layer bias (hidden,), int16.
+        second, second_bias, third, third_bias: Weights (in, out) and biases of the other layers: integers, as float32.
+        shifts: Number of bits by which sums are shifted right, for each layer.
+        flat: Concatenated tables whose entries add up to the score of a flat pixel, int16.
+        flat_classes: Table for class and vertical position (classes + 1, bins), int16.
     """
 
     pairs: Array
@@ -83,16 +83,17 @@ class Nets(NamedTuple):
 
 
 class State(NamedTuple):
-    """What adapts while coding.
+    """The adaptive state of the coder.
 
     Arguments:
-        ranks: Counters of ranks by decision and margins.
-        flat: Counters of flat places by score.
-        local: Counters of ranks by the nearest symbols, in this map: (2, a power of two).
-        weights: Of the mixers, by decision and confidence.
-        escapes: Weights of symbols by symbol to the left or outside (symbols + 1, symbols), or (0, 0): then symbols are new or seen.
-        seen: How often each symbol occurred as an escape.
-        fresh: Counters: an escape is a new symbol; it is the first that has not occurred.
+        ranks: Counters for ranks, by decision and margins.
+        flat: Counters for flat pixels, by score.
+        local: Counters for ranks, by the nearest symbols; empty at the beginning of an array: (2, a power of two).
+        weights: Weights of the mixers, by decision and confidence.
+        escapes: Weights of escaped symbols, by the symbol to the left (symbols + 1, symbols), where the last row is for
+            `outside`; (0, 0) to use `seen` instead.
+        seen: Weight of each symbol as an escape; 0 if it has not occurred as one.
+        fresh: Two counters: whether an escape is a new symbol, and whether it is the lowest new symbol.
     """
 
     ranks: Array
@@ -105,12 +106,12 @@ class State(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What became of each pixel; arrays of no rows are not written.
+    """A record of how each pixel was coded; empty arrays are not written.
 
     Arguments:
-        bits: What it cost.
-        ranks: Its rank.
-        margins: How far the leader was ahead, in units of 1/256 nat.
+        bits: Number of bits.
+        ranks: Rank.
+        margins: Margin between the best and the second-best option, in units of 1/256 nat.
     """
 
     bits: Array
@@ -119,7 +120,7 @@ class Trace(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room to work in: compiled code allocates nothing."""
+    """Preallocated work space, because compiled code does not allocate memory."""
 
     index: Array
     candidates: Array
@@ -138,7 +139,7 @@ class Scratch(NamedTuple):
 
 
 def new_scratch(symbols: int, offsets: Array, width: int, hidden: tuple[int, int] = (0, 0)) -> Scratch:
-    """Make room for coding maps of a width with a number of symbols."""
+    """Allocate the work space for maps with the given number of symbols and width."""
     return Scratch(
         np.full(symbols + 1, _NONE, np.uint8),
         np.zeros(CANDIDATES + 1, np.int64),
@@ -162,7 +163,7 @@ def _flat_places(
     symbols: Array, left: Array, right: Array, up: Array, up_left: Array, up_right: Array, at: int, stride: int,
     run: int, symbol: int, places: Array,
 ) -> None:  # fmt: skip
-    """Find the entries of the tables of flat places: run lengths, alone and three at a time."""
+    """Compute the indices into the tables for flat pixels, from run lengths one and three at a time."""
     above = at - stride
     far, farther = at - FAR * stride + 8, at - 2 * FAR * stride + 8
     q, fine = RUN_BINS_COARSE, RUN_BINS_FINE
@@ -187,7 +188,7 @@ def _flat_places(
 def _runs(
     left: Array, right: Array, up: Array, up_left: Array, up_right: Array, above: int, run: int, found: Array
 ) -> None:
-    """Measure the runs that the net looks at, in bins."""
+    """Compute the binned run lengths that the net uses as inputs."""
     found[0] = RUN_BINS[run]
     found[1] = RUN_BINS[right[above]]
     found[2] = RUN_BINS[left[above]]
@@ -200,7 +201,7 @@ def _runs(
 def _context(
     pixels: Array, at: int, near: Array, index: Array, candidates: Array, relative: Array, outside: int
 ) -> int:
-    """Find the candidates and the relative labels of a context; return how many candidates there are."""
+    """Find the candidates and the relative labels of a context; return the number of candidates."""
     count = 0
     for j in range(len(relative)):
         v = pixels[np.uint64(at + near[j])]
@@ -230,7 +231,7 @@ def _layers(
     first: Array, active: Array, second: Array, logits: Array, weights: Array, bias: Array, last: Array,
     last_bias: Array, shift: int, second_shift: int,
 ) -> None:  # fmt: skip
-    """Run the second and third layer of the net."""
+    """Run the second and third layers of the net."""
     n = 0
     for q in range(len(first)):
         active[n] = q
@@ -252,9 +253,9 @@ def _layers(
 
 @jit
 def _order(logits: Array, count: int, symbols: int, order: Array, sorted_: Array, scale: int) -> int:
-    """Sort the options by logit, largest first, the first option first among equals: the net's permutation.
+    """Sort the options by logit, in descending order and stably; return the number of options.
 
-    Options are the candidates, and none of these unless all symbols are candidates. Return how many there are.
+    The options are the candidates and, unless all symbols are candidates, "none of these".
     """
     n = 0
     for k in range(CANDIDATES + 1):
@@ -385,17 +386,17 @@ def code_rows(
     symbols: Array, first_row: int, height: int, classes: Array, nets: Nets, state: State, ring: Ring, scratch: Scratch,
     settings: Array, coder: Array, data: Array, decoding: bool, trace: Trace,
 ) -> None:  # fmt: skip
-    """Encode or decode some rows of a map.
+    """Encode or decode consecutive rows of a map.
 
     Arguments:
-        symbols: (rows, width), uint16, read or written.
-        first_row, height: Where the rows are in the map.
+        symbols: The rows (rows, width), uint16: read when encoding, written when decoding.
+        first_row, height: Index of the first of these rows in the map, and height of the map.
         classes: The model's class of every symbol.
-        nets, state, ring, scratch: The model, what adapts, the rows before these, and room to work in.
-        settings: Limits of the counters and rates of the mixers; see `presets`.
+        nets, state, ring, scratch: The fixed parameters, the adaptive state, the preceding rows, and the work space.
+        settings: Limits of the counters, learning rate of the mixers, increment of the escape weights.
         coder, data: The range coder and its bytes.
         decoding: Whether to decode.
-        trace: Where to write what happens.
+        trace: Receives a record of each pixel, unless its arrays are empty.
     """
     height_here, width = symbols.shape
     outside = len(classes) - 1
@@ -537,19 +538,19 @@ def collect_rows(
     symbols: Array, height: int, classes: Array, shown: int, known: int, row_bins: int, ring: Ring, scratch: Scratch,
     busy: Array, flat: Array, every: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write down what the pixels of a map are predicted from, for training; return how many are busy and flat.
+    """Collect training examples from the pixels of a map; return the numbers of busy and flat ones.
 
     Arguments:
         symbols: The map (height, width), uint16.
         height: Its height.
         classes: The model's class of every symbol.
-        shown: How many candidates show their class.
-        known: How many classes the model knows.
-        row_bins: How many vertical positions it tells apart.
-        ring, scratch: The ring, started, and room to work in.
-        busy: Rows of relative labels, run lengths, classes, vertical position, number of candidates and target, uint8.
-        flat: Rows of entries of the tables, class times bins plus vertical position, and target, int16.
-        every: Of the flat places where nothing changes, one in this many is written down, at random.
+        shown: Number of candidates whose class is an input of the net.
+        known: Number of classes that the model knows.
+        row_bins: Number of bins for the vertical position.
+        ring, scratch: The ring, after `start_map`, and the work space.
+        busy: Output: relative labels, run lengths, classes, vertical position, number of candidates and target, uint8.
+        flat: Output: indices into the tables, class times bins plus vertical position, and target, int16.
+        every: Of the flat pixels that equal their neighbors, keep one in `every`, at random.
     """
     height_here, width = symbols.shape
     outside = len(classes) - 1

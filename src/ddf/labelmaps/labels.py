@@ -1,4 +1,4 @@
-"""Labels of any integers, and the symbols 0 … K − 1 that stand for them while a map is coded."""
+"""Conversion between arbitrary integer labels and the symbols 0 … K − 1 that are coded."""
 
 __all__ = ["MOST_LABELS", "labels_of", "looks_like_noise", "lookup"]
 
@@ -10,13 +10,13 @@ import numpy as np
 from ddf.labelmaps.types import Array
 
 MOST_LABELS = 65_535
-_WIDEST = 1 << 16  # ranges of labels that are looked up in a table
+_WIDEST = 1 << 16  # ranges of labels up to this size use a lookup table
 _CHUNK = 1 << 20
-_NOISE = 0.4  # label maps are far below this
+_NOISE = 0.4  # fraction of pixels unlike both neighbors; far lower in label maps
 
 
 def labels_of(array: Array) -> list[int] | None:
-    """Return the distinct values of an array, sorted; None if there are more than `MOST_LABELS`.
+    """Return the sorted distinct values of an array, or None if there are more than `MOST_LABELS`.
 
     Examples:
         >>> labels_of(np.array([[5, -1], [5, 255]]))
@@ -37,7 +37,7 @@ def labels_of(array: Array) -> list[int] | None:
     for start in range(0, len(flat), _CHUNK):
         present[_offset(flat[start : start + _CHUNK], low)] = True
     labels = (np.flatnonzero(present) + low).tolist() if low + _WIDEST < 1 << 62 else None
-    if labels is None:  # beyond what int64 holds
+    if labels is None:  # the sum could overflow int64
         labels = [low + int(i) for i in np.flatnonzero(present)]
     return labels if len(labels) <= MOST_LABELS else None
 
@@ -52,7 +52,7 @@ def _offset(part: Array, low: int) -> Array:
 
 
 def lookup(labels: Sequence[int], dtype: "np.dtype[Any]") -> Callable[[Array], Array]:
-    """Return a function from labels to symbols, uint16; every label must be among those given.
+    """Return a function that maps labels to symbols (uint16); its input must contain only the given labels.
 
     Examples:
         >>> lookup([-1, 5, 255], np.dtype(np.int64))(np.array([[5, -1], [5, 255]]))
@@ -76,7 +76,7 @@ def lookup(labels: Sequence[int], dtype: "np.dtype[Any]") -> Callable[[Array], A
 
 
 def looks_like_noise(array: Array) -> bool:
-    """Return whether most pixels are like neither the pixel to the left nor the one above."""
+    """Return whether many pixels differ from both the pixel to the left and the one above."""
     one = array.reshape(-1, *array.shape[-2:])[0]
     one = one[: max(2, _CHUNK // max(1, one.shape[1]))]
     if min(one.shape) < 2:
