@@ -1,9 +1,9 @@
-"""What numba leaves on the table: the encoder of label maps against the same loop in C, on the same maps, in one run.
+"""Compare the speed of the label-map encoder in numba with the same loop in C, on the same maps.
 
     python benchmarks/kernel_in_c.py MODEL MAPS.npy
 
-MODEL is a model of known classes, MAPS.npy (maps, height, width) holds these classes, which must be 0 … K − 1. Needs
-gcc. The bytes of both are compared.
+MODEL is a model with known classes, which must be 0 … K − 1, and MAPS.npy (maps, height, width) holds maps of these
+classes. Needs gcc. Also checks that both encoders produce the same bytes.
 """
 
 import ctypes

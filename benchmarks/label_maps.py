@@ -1,11 +1,12 @@
-"""Sizes and speeds of label maps under ddf and under other codecs, one thread each, in one run.
+"""Compare the compressed size and the speed of ddf and other codecs on label maps, with one thread each.
 
     python benchmarks/label_maps.py MAPS [--model MODEL …] [--train MAPS] [--peer "NAME=COMMAND"] [--only NAME]
 
-MAPS is a folder of PNG files, an npy file (maps, height, width), or `drawn` for drawn maps of instances. The model that
-ships is always measured. A peer is any command; `{test}`, `{train}` and `{classes}` in it become npy files and the
-number of classes, and its output is printed. Needs the extra `bench`; missing codecs are left out. Every code is
-decoded and compared. Maps are coded each by itself; for ddf everything that an archive adds is counted, but names.
+MAPS is a folder of PNG files, an npy file (maps, height, width), or `drawn` for synthetic maps with many instances. The
+pretrained model is always measured. A peer is any command; `{test}`, `{train}` and `{classes}` in it are replaced by
+npy files and the number of classes, and its output is printed. Needs the extra `bench`; codecs that are not installed
+are skipped. Every code is decoded and compared with the original. Each map is coded independently; for ddf, a second
+row gives the size of an archive of all maps, including everything except names.
 """
 
 import argparse
@@ -80,9 +81,9 @@ def unpacked(decode: Callable[[bytes], Any], code: bytes, _: Array) -> Any:
 def timed(
     name: str, maps: list[Array], encode: Callable[[Array], bytes], decode: Callable[[bytes, Array], Any]
 ) -> float:
-    """Measure one codec; return the bytes of all codes."""
+    """Measure one codec; return the total size of all codes in bytes."""
     pixels = sum(one.size for one in maps)
-    decode(encode(maps[0]), maps[0])  # what is done once is not timed
+    decode(encode(maps[0]), maps[0])  # warm up, so that one-time costs are not timed
     start = time.perf_counter()
     codes = [encode(one) for one in maps]
     middle = time.perf_counter()
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--train")
     parser.add_argument("--peer", action="append", default=[])
-    parser.add_argument("--only", default="", help="of the other codecs only those whose name contains this")
+    parser.add_argument("--only", default="", help="run only the other codecs whose name contains this text")
     options = parser.parse_args()
     maps = read(options.maps)
     pixels = sum(one.size for one in maps)

@@ -1,9 +1,10 @@
-"""Print a hash of the codes of some maps, to compare machines, versions and instruction sets.
+"""Print a hash of compressed maps, to compare machines, versions and instruction sets.
 
     python benchmarks/same_bytes.py [MAPS.npy [MODEL]]
 
-By default 24 drawn maps and the model that ships. Also decodes everything. Needs NumPy and numba alone, and runs from a
-checkout with PYTHONPATH=src. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose the instructions.
+By default, compresses 24 synthetic maps with the pretrained model. Also checks that every map decodes correctly. Needs
+only NumPy and numba, and runs from a checkout with PYTHONPATH=src. Set NUMBA_CPU_NAME and NUMBA_CPU_FEATURES to choose
+the instruction set.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Train a codec on a folder of label maps or an npy file, and say how long it took.
+"""Train a codec on a folder of label maps or an npy file, and report the training time.
 
 python benchmarks/train_label_maps.py MAPS PRESET OUTPUT [--mirrored] [--steps N]
-python benchmarks/train_label_maps.py drawn ships src/ddf/labelmaps/pretrained.safetensors   the model that ships
+python benchmarks/train_label_maps.py drawn ships src/ddf/labelmaps/pretrained.safetensors   the pretrained model
 """
 
 import argparse
@@ -15,7 +15,7 @@ from ddf.data.drawn import draw_maps
 from ddf.labelmaps import PRESETS, Preset, train
 
 SHIPS = Preset(pixels=64, hidden=(128, 64), steps=50_000)
-"""The size of the model that ships."""
+"""The preset of the pretrained model."""
 
 
 def main() -> None:

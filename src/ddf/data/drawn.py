@@ -1,4 +1,4 @@
-"""Label maps that are drawn, not found: for demonstrations, tests and the model that comes with the package."""
+"""Synthetic label maps, for demonstrations, tests and the training of the pretrained model."""
 
 __all__ = ["SCENE_CLASSES", "draw_maps", "draw_regions", "draw_scenes"]
 
@@ -19,12 +19,12 @@ _SKY, _GROUND, _HOUSE, _TREE, _CAR = range(5)
 
 
 def draw_scenes(count: int, seed: int = 0, sizes: tuple[int, int] = (96, 160)) -> list[Array]:
-    """Draws street scenes of five classes (`SCENE_CLASSES`), each of a size of its own.
+    """Draw street scenes of five classes (`SCENE_CLASSES`) and random sizes.
 
     Arguments:
-        count: How many.
-        seed: Draws the same scenes again.
-        sizes: The smallest and the largest height and width.
+        count: Number of scenes.
+        seed: Random seed.
+        sizes: Minimum and maximum of both height and width.
 
     Examples:
         >>> scene = draw_scenes(1, seed=3)[0]
@@ -36,15 +36,15 @@ def draw_scenes(count: int, seed: int = 0, sizes: tuple[int, int] = (96, 160)) -
 
 
 def draw_regions(generator: np.random.Generator, height: int, width: int, classes: int, roughness: float) -> Array:
-    """Draws a map of regions with winding borders: where each of several random fields is the largest.
+    """Draw a map of regions with irregular borders: the argmax of several random fields.
 
     Arguments:
-        generator: The source of randomness.
-        height: The number of rows.
-        width: The number of columns.
-        classes: How many fields there are, two at least.
-        roughness: How winding: the fields' spectra fall with the frequency to the power of −roughness; 1.5 is very, 4
-            hardly.
+        generator: Random number generator.
+        height: Number of rows.
+        width: Number of columns.
+        classes: Number of fields, at least 2.
+        roughness: Exponent of the fields' spectra, which decay as frequency to the power of −roughness: 1.5 gives very
+            irregular borders, 4 smooth ones.
     """
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
     frequency[0, 0] = np.inf
@@ -56,15 +56,15 @@ def draw_regions(generator: np.random.Generator, height: int, width: int, classe
 
 
 def draw_maps(count: int, seed: int = 0, sizes: tuple[int, int] = (96, 320)) -> list[Array]:
-    """Draw label maps of great variety, which stand for label maps in general.
+    """Draw a wide variety of label maps, to represent label maps in general.
 
-    Smooth and ragged regions, polygons, blobs, thin lines, specks, street scenes, Voronoi cells, tilings, instance ids
-    and upsampled maps, one over the other.
+    They combine smooth and ragged regions, polygons, blobs, thin lines, specks, street scenes, Voronoi cells, tilings,
+    instance ids and upsampled maps.
 
     Arguments:
-        count: How many.
-        seed: Draws the same maps again.
-        sizes: The smallest and the largest height and width.
+        count: Number of maps.
+        seed: Random seed.
+        sizes: Minimum and maximum of both height and width.
 
     Examples:
         >>> [one.shape for one in draw_maps(2, seed=1)] == [one.shape for one in draw_maps(2, seed=1)]
@@ -85,10 +85,10 @@ def _varied(generator: np.random.Generator, height: int, width: int) -> Array:
         image = _ragged(generator, image)
     if generator.random() < 0.15:
         image = _instances(image)
-    if generator.random() < 0.2:  # as annotation tools do: a line of another label between regions
+    if generator.random() < 0.2:  # annotation tools often separate regions by a line of another label
         image = _outlined(image, labels + 1)
     image = image.repeat(scale, axis=0).repeat(scale, axis=1)[:height, :width]
-    if scale > 1 and generator.random() < 0.7:  # blocks, but with something finer over them
+    if scale > 1 and generator.random() < 0.7:  # full-resolution shapes over an upsampled map
         image = _overlay(generator, image, labels)
     return image
 
@@ -116,7 +116,7 @@ def _background(generator: np.random.Generator, height: int, width: int) -> Arra
 
 
 def _cells(generator: np.random.Generator, height: int, width: int, count: int) -> Array:
-    """Draw the cells of points: each pixel has the label of the nearest."""
+    """Draw Voronoi cells: each pixel has the label of the nearest of `count` random points."""
     points = generator.uniform(0, 1, (count, 2)) * (height, width)
     labels = generator.permutation(count) if generator.random() < 0.5 else generator.integers(0, 8, count)
     rows, columns = np.mgrid[:height, :width]
@@ -129,7 +129,7 @@ def _cells(generator: np.random.Generator, height: int, width: int, count: int) 
 
 
 def _overlay(generator: np.random.Generator, image: Array, labels: int) -> Array:
-    """Draw some shapes of one sort over a map."""
+    """Draw random shapes of the same kind over a map."""
     from PIL import Image, ImageDraw
 
     height, width = image.shape
@@ -168,7 +168,7 @@ def _overlay(generator: np.random.Generator, image: Array, labels: int) -> Array
 
 
 def _ragged(generator: np.random.Generator, image: Array) -> Array:
-    """Move every pixel a little, at random, so that borders are uneven."""
+    """Displace every pixel by a small random amount, so that borders become uneven."""
     height, width = image.shape
     reach = generator.uniform(0.3, 1.5)
     rough = generator.uniform(0.5, 1.5)
@@ -185,7 +185,7 @@ def _ragged(generator: np.random.Generator, image: Array) -> Array:
 
 
 def _instances(image: Array) -> Array:
-    """Give every run of equal pixels that does not touch one above a label of its own, as connected regions have."""
+    """Label approximately connected regions: a run of equal pixels inherits its label from above or gets a new one."""
     out = np.zeros_like(image)
     count = 0
     for y, row in enumerate(image):
@@ -201,7 +201,7 @@ def _instances(image: Array) -> Array:
 
 
 def _outlined(image: Array, label: int) -> Array:
-    """Draw a line between regions."""
+    """Draw lines between regions."""
     out = image.copy()
     out[1:][image[1:] != image[:-1]] = label
     out[:, 1:][image[:, 1:] != image[:, :-1]] = label

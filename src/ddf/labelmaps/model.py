@@ -58,26 +58,26 @@ from ddf.labelmaps.labels import MOST_LABELS, labels_of, looks_like_noise, looku
 from ddf.labelmaps.types import Array
 from ddf.modelfile import DamagedFileError, arrays_from_bytes, arrays_to_bytes
 
-_CHUNK = 1 << 17  # pixels that are coded in one call
-_MOST_BYTES = 24  # that a pixel can take
+_CHUNK = 1 << 17  # pixels coded per kernel call
+_MOST_BYTES = 24  # upper bound on the bytes of a pixel
 _HALF = np.uint32(1 << (PROBABILITY_BITS - 1 + COUNT_BITS))
-_KNOWN = (1 << PROBABILITY_BITS) - (1 << 17)  # how likely it is that all labels are classes of the model: 31/32
-_PLAIN = (1 << PROBABILITY_BITS) - (1 << 14)  # and that a map is not upsampled: 255/256
+_KNOWN = (1 << PROBABILITY_BITS) - (1 << 17)  # probability that all labels are classes of the model: 31/32
+_PLAIN = (1 << PROBABILITY_BITS) - (1 << 14)  # probability that a map is not upsampled: 255/256
 _NO_TRACE = Trace(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8), np.zeros((0, 0), np.int32))
-_LOCAL_BITS = (8, 18)  # least and most of the tables that start empty with every array
-_SAMPLE_LABELS = 8  # classes in samples of a model that knows none
-_HIGHEST = (1 << 64) - 1  # as the smallest label, one more than a code can hold
+_LOCAL_BITS = (8, 18)  # minimum and maximum size (log2) of the tables that start empty for every array
+_SAMPLE_LABELS = 8  # number of labels in samples of a model without known classes
+_HIGHEST = (1 << 64) - 1  # too large to be coded as the smallest label
 _INT16, _FLOAT24 = 1 << 15, 1 << 24
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a flow makes of one map.
+    """How a flow codes a map, pixel by pixel.
 
     Arguments:
-        bits: What each pixel costs.
-        ranks: The rank of each pixel under the prediction: 0 where it was right.
-        margins: How far the first class was ahead of the second, in nats.
+        bits: Number of bits spent on each pixel.
+        ranks: Rank of each pixel under the prediction: 0 where the prediction was right.
+        margins: Margin between the best and the second-best class, in nats.
     """
 
     bits: Array
@@ -86,15 +86,15 @@ class Explanation:
 
 
 class CausalFlow:
-    """An autoregressive Discrete Denoising Flow: every pixel becomes its rank given the pixels before it.
+    """An autoregressive Discrete Denoising Flow that replaces each pixel by its rank given the preceding pixels.
 
-    A small integer net orders the classes that occur nearby; the rank is coded by counters that are chosen by how sure
-    the net was, and that adapt while a map is coded.
+    A small integer net ranks the classes that occur nearby. The rank is coded with counters that are selected by the
+    net's confidence and adapt while a map is coded.
 
     Arguments:
-        arrays: The parameters, all integers, by name; see docs/format.md.
+        arrays: The integer parameters, by name; see docs/format.md.
         classes: The classes that the model was trained on; None for a model of any labels.
-        about: What else the file says about the model.
+        about: Additional metadata for the model file.
 
     Examples:
         >>> from ddf.labelmaps import pretrained
@@ -119,12 +119,12 @@ class CausalFlow:
 
     @property
     def num_classes(self) -> int:
-        """How many classes the model knows; 0 if it takes labels as they come."""
+        """The number of classes that the model knows; 0 for a model of any labels."""
         return 0 if self.classes is None else self.classes.num_classes
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """What tells this model from all others: 16 bytes."""
+        """A hash of 16 bytes that identifies the model."""
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
         for name, array in self.arrays.items():
             sha.update(f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
@@ -141,7 +141,7 @@ class CausalFlow:
         return {"kind": "labelmaps", "classes": None if self.classes is None else self.classes.to_plain()}
 
     def to_bytes(self) -> bytes:
-        """Return the model's file."""
+        """Return the contents of the model file."""
         return arrays_to_bytes(self.arrays, self._header() | ({"about": self.about} if self.about else {}))
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -152,32 +152,32 @@ class CausalFlow:
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "the model") -> "CausalFlow":
-        """Read what `to_bytes` returned."""
+        """Load a model from the contents of a model file; `name` is used in error messages."""
         arrays, header = arrays_from_bytes(data, name)
         if header.get("kind") != "labelmaps":
-            raise DamagedFileError(f"{name} is not a model of label maps, but of kind {header.get('kind')!r}")
+            raise DamagedFileError(f"{name} is not a model of label maps (its kind is {header.get('kind')!r})")
         try:
             known = header.get("classes")
             classes = None if known is None else classes_from_plain(known)
             if classes is not None and not isinstance(classes, Classes):
-                raise ValueError("its classes are those of a table")
+                raise ValueError("its classes are columns of a table")
             return cls(arrays, classes, header.get("about"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedFileError(f"{name} is damaged: {error}") from error
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "CausalFlow":
-        """Read what `save` wrote."""
+        """Load a model from a file."""
         return cls.from_bytes(Path(path).read_bytes(), str(path))
 
     # ---- Compression
 
     def encode(self, array: Array) -> bytes | None:
-        """Compress an array of label maps, (…, height, width).
+        """Compress an array of label maps (…, height, width).
 
         Returns:
-            The code, or None for arrays that are not label maps: fewer than two dimensions, empty, noise, or more than
-            65,535 labels.
+            The code, or None if the array does not hold label maps: it has fewer than two dimensions, is empty, looks
+            like noise, or has more than 65,535 labels.
         """
         if array.ndim < 2 or not array.size or looks_like_noise(array):
             return None
@@ -193,14 +193,14 @@ class CausalFlow:
         return coding.finish()
 
     def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any] | type") -> Array:
-        """Decompress what `encode` returned for an array of this shape and dtype."""
+        """Decompress the code of an array, given its shape and dtype."""
         dtype = np.dtype(dtype)
         if len(shape) < 2 or not prod(shape):
-            raise InvalidCodeError(f"arrays of shape {shape} are never coded by a model of label maps")
+            raise InvalidCodeError(f"shape {shape} is invalid: label maps are nonempty, with at least two dimensions")
         coding = _Coding(self, None, prod(shape), data)
         grid = coding.read_header(dtype, (shape[-2], shape[-1]))
         low, high = _limits(dtype)
-        values = np.array([min(max(label, low), high) for label in coding.labels], dtype)  # the model may know others
+        values = np.array([min(max(label, low), high) for label in coding.labels], dtype)  # known labels may not fit
         out = np.empty((prod(shape[:-2]), *shape[-2:]), dtype)
         for one in out:
             small = one if grid.is_trivial else np.empty(grid.shape, dtype)
@@ -209,10 +209,10 @@ class CausalFlow:
                 one[...] = grid.expand(small)
         return out.reshape(shape)
 
-    # ---- The verbs of a flow
+    # ---- Scoring and sampling
 
     def bits(self, array: Array) -> Array:
-        """Return the bits that each map of an array (…, height, width) takes by itself, headers aside."""
+        """Return the size in bits of each map of an array (…, height, width), coded independently, without headers."""
         maps = np.asarray(array).reshape(-1, *np.shape(array)[-2:])
         return np.array([self.explain(one).bits.sum(dtype=np.float64) for one in maps]).reshape(np.shape(array)[:-2])
 
@@ -225,19 +225,21 @@ class CausalFlow:
         return self.bits(array) / max(1, prod(np.shape(array)[-2:]))
 
     def learn(self, array: Array) -> State:
-        """Return what has adapted at the end of a map (height, width)."""
+        """Return the adaptive state after coding a map (height, width)."""
         coding = _Coding(self, labels_of(array), array.size)
         coding.code_map(array, to_symbols=lookup(coding.labels, array.dtype))
         return coding.state
 
     def explain(self, array: Array) -> Explanation:
-        """Return the bits, the rank and the margin of every pixel of one map (height, width)."""
+        """Return the bits, rank and margin of every pixel of a map (height, width)."""
         array = np.asarray(array)
         if array.ndim != 2 or not array.size or array.dtype.kind not in "iub":
-            raise ValueError(f"a label map has integers (height, width), but this has {array.dtype} {array.shape}")
+            raise ValueError(
+                f"a label map has integer labels (height, width), but this array is {array.dtype} {array.shape}"
+            )
         labels = labels_of(array)
         if labels is None:
-            raise ValueError(f"the map has more than {MOST_LABELS} labels")
+            raise ValueError(f"the map has too many labels: at most {MOST_LABELS:,} are supported")
         coding = _Coding(self, labels, array.size)
         found = Trace(
             np.zeros(array.shape, np.float32), np.zeros(array.shape, np.uint8), np.zeros(array.shape, np.int32)
@@ -246,18 +248,18 @@ class CausalFlow:
         return Explanation(found.bits, found.ranks, found.margins / np.float32(256))
 
     def sample(self, n: int, size: Sequence[int], seed: int = 0) -> Array:
-        """Draw maps: to decode random bytes is to sample.
+        """Sample maps by decoding random bytes.
 
         Arguments:
-            n: How many.
+            n: Number of maps.
             size: Height and width.
-            seed: Other maps for another seed.
+            seed: Random seed.
 
         Returns:
             Labels (n, height, width), int64.
         """
         if n < 0 or len(size) != 2 or min(size) < 1:
-            raise ValueError(f"n={n}, size={tuple(size)}: need a number of maps, and a positive height and width")
+            raise ValueError(f"n={n}, size={tuple(size)}: pass n ≥ 0, and a positive height and width as size")
         rng = np.random.default_rng(seed)
         out = np.empty((n, *size), np.int64)
         for one in out:
@@ -267,11 +269,11 @@ class CausalFlow:
             coding.code_map(one, values=np.array(coding.labels, np.int64))
         return out
 
-    # ---- What the kernel needs
+    # ---- Inputs of the kernel
 
     @cached_property
     def nets(self) -> Nets:
-        """The fixed parameters, as the kernel takes them."""
+        """The fixed parameters, in the form that the kernel expects."""
         a = self.arrays
         single = a["pixels"].astype(np.int16)
         pairs = (single[0::2, :, None, :] + single[1::2, None, :, :]).reshape(-1, RELATIVE * RELATIVE, single.shape[2])
@@ -285,7 +287,7 @@ class CausalFlow:
         return Nets(*parts)
 
     def new_state(self, symbols: int, known: bool, pixels: int) -> State:
-        """Return what adapts, as it is at the beginning of an array."""
+        """Return the adaptive state for the beginning of an array."""
         a = self.arrays
         bits = min(max((pixels // 4).bit_length(), _LOCAL_BITS[0]), _LOCAL_BITS[1])
         return State(
@@ -300,13 +302,13 @@ class CausalFlow:
 
 
 class _Coding:
-    """The state of coding one array.
+    """Encodes or decodes one array.
 
     Arguments:
         model: The model.
-        labels: The labels that occur, sorted; None to decode them, or if they are the model's.
+        labels: The labels that occur, sorted; None to decode them or to use the model's.
         pixels: The size of the array.
-        data: What to decode; None to encode.
+        data: The code to decode; None to encode.
     """
 
     def __init__(self, model: CausalFlow, labels: list[int] | None, pixels: int, data: bytes | None = None) -> None:
@@ -326,7 +328,7 @@ class _Coding:
         self.known = bool(own) and (labels is None or set(labels) <= set(own))
         self.labels: list[int] = list(own) if self.known else list(labels or ())
 
-    # ---- What comes before the pixels
+    # ---- The header
 
     def _bit(self, bit: bool, probability: int) -> bool:
         return bool(code_bit(self.coder, self.data, self.decoding, int(bit), probability))
@@ -337,11 +339,11 @@ class _Coding:
         return int(code_number(self.coder, self.data, self.decoding, np.uint64(value), self.counters))
 
     def write_header(self, dtype: "np.dtype[Any]", grid: Grid) -> None:
-        """Encode what is common to all maps of the array."""
+        """Encode the header, which applies to all maps of the array."""
         self._code_header(dtype, grid)
 
     def read_header(self, dtype: "np.dtype[Any]", size: tuple[int, int]) -> Grid:
-        """Decode what is common to all maps of the array."""
+        """Decode the header, which applies to all maps of the array."""
         return self._code_header(dtype, Grid(size))
 
     def _code_header(self, dtype: "np.dtype[Any]", grid: Grid) -> Grid:
@@ -356,10 +358,10 @@ class _Coding:
         return grid
 
     def _code_labels(self, dtype: "np.dtype[Any]") -> None:
-        """Code which labels there are: how many, the first, and the distance of each from the one before."""
+        """Code the set of labels: their number, the first, and the differences between consecutive labels."""
         count = self._number(len(self.labels) or 1)
         if count > MOST_LABELS:
-            raise InvalidCodeError(f"{count} labels in one array, but {MOST_LABELS} are the most")
+            raise InvalidCodeError(f"{count} labels in one array, but at most {MOST_LABELS} are supported")
         labels = self.labels if not self.decoding else [0] * count
         first = labels[0] << 1 if labels[0] >= 0 else -labels[0] * 2 - 1
         self.counters[:] = _HALF
@@ -370,7 +372,7 @@ class _Coding:
             labels[i] = labels[i - 1] + self._number(labels[i] - labels[i - 1] if not self.decoding else 1)
         low, high = _limits(dtype)
         if not low <= labels[0] <= labels[-1] <= high:
-            raise InvalidCodeError(f"labels from {labels[0]} to {labels[-1]} in an array of {dtype}")
+            raise InvalidCodeError(f"labels from {labels[0]} to {labels[-1]} do not fit {dtype}")
         self.labels = labels
 
     # ---- Maps
@@ -381,7 +383,7 @@ class _Coding:
 
     @cached_property
     def classes(self) -> Array:
-        """The model's class of every symbol; of those it does not know, and outside, the last."""
+        """The model's class of every symbol, and of `outside`; unknown labels have the class `num_classes`."""
         unknown = self.model.num_classes
         own = () if self.model.classes is None else self.model.classes.values
         place = {label: i for i, label in enumerate(own)}
@@ -390,7 +392,7 @@ class _Coding:
     def code_map(
         self, one: Array, to_symbols: Any = None, values: Array | None = None, trace: Trace = _NO_TRACE
     ) -> None:
-        """Code one map, some rows at a time: read it if `to_symbols` is given, or write its `values`."""
+        """Encode a map with `to_symbols`, or decode it with `values`, in chunks of rows."""
         height, width = one.shape
         ring = new_ring(width)
         start_map(ring, len(self.labels))
@@ -413,7 +415,7 @@ class _Coding:
                 part[...] = values[symbols]
 
     def _drain(self, pixels: int = 0) -> None:
-        """Take the bytes that are ready out of the buffer, and make room for some pixels."""
+        """Move finished bytes out of the buffer, and make room for the given number of pixels."""
         done = int(self.coder[POSITION])
         self.out += self.data[:done].tobytes()
         self.coder[POSITION] = 0
@@ -454,9 +456,9 @@ _SHAPES: dict[str, tuple[str, tuple[int | str, ...]]] = {
 
 
 def _check(arrays: Mapping[str, Array], classes: int) -> None:
-    """Refuse arrays of other names, dtypes or shapes, and nets whose sums could overflow."""
+    """Raise a `ValueError` for unexpected names, dtypes or shapes, and for nets whose sums could overflow."""
     if set(arrays) != set(_SHAPES):
-        raise ValueError(f"it has the arrays {sorted(arrays)}, but a model of label maps has {sorted(_SHAPES)}")
+        raise ValueError(f"it has the arrays {sorted(arrays)}, but expected {sorted(_SHAPES)}")
     sizes: dict[str, int] = {"classes": classes + 1, "known": classes}
     for name, (dtype, wanted) in _SHAPES.items():
         array = arrays[name]
@@ -464,27 +466,27 @@ def _check(arrays: Mapping[str, Array], classes: int) -> None:
         for want, have in zip(wanted, array.shape, strict=False):
             fits &= have == (want if isinstance(want, int) else sizes.setdefault(want, have))
         if not fits:
-            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, but should be {dtype} of {wanted}")
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, but expected {dtype} of shape {wanted}")
     if not 10 <= sizes["pixels"] <= 256 or sizes["pixels"] % 2 or sizes["rows"] not in (0, sizes["bins"]):
-        raise ValueError(f"a context of {sizes['pixels']} pixels, {sizes['rows']} and {sizes['bins']} rows")
+        raise ValueError(f"unsupported sizes: {sizes['pixels']} pixels, {sizes['rows']} rows and {sizes['bins']} bins")
     if (
         sizes["shown"] > CANDIDATES
         or not 1 <= sizes["bins"] <= 256
         or not 1 <= sizes["first"] * sizes["second"] <= 1 << 20
     ):
-        raise ValueError(f"sizes that cannot be used: {sizes}")
+        raise ValueError(f"unsupported sizes: {sizes}")
     first = np.abs(arrays["bias"].astype(np.int64))
     for name in ("pixels", "runs", "classes"):
         first = first + np.abs(arrays[name].astype(np.int64)).max(axis=1, initial=0).sum(axis=0)
     first = first + np.abs(arrays["rows"].astype(np.int64)).max(axis=0, initial=0)
     if first.max() >= _INT16:
-        raise ValueError(f"sums of the first layer reach {first.max()}, but 16 bits hold less than {_INT16}")
+        raise ValueError(f"sums of the first layer reach {first.max()}, but must be less than {_INT16} to fit int16")
     for name in ("second", "third"):
         most = (255 * np.abs(arrays[name].astype(np.int64))).sum(axis=0) + np.abs(
             arrays[f"{name}_bias"].astype(np.int64)
         )
         if most.max() >= _FLOAT24:
-            raise ValueError(f"sums of {name} reach {most.max()}, but only sums below {_FLOAT24} are exact")
+            raise ValueError(f"sums of the {name} layer reach {most.max()}, but are exact only below {_FLOAT24}")
     shifts, settings = arrays["shifts"], arrays["settings"]
     if (
         shifts.min() < 0
@@ -493,10 +495,10 @@ def _check(arrays: Mapping[str, Array], classes: int) -> None:
         or settings.max() > 1 << 16
         or settings[:3].max() > 1023
     ):
-        raise ValueError(f"shifts {shifts.tolist()} or settings {settings.tolist()} out of range")
+        raise ValueError(f"shifts {shifts.tolist()} or settings {settings.tolist()} are out of range")
     if classes and arrays["escapes"].min() < 1:
-        raise ValueError("an escape that can never occur")
+        raise ValueError("escape weights must be at least 1")
     if classes and arrays["escapes"].sum(axis=1, dtype=np.int64).max() > 1 << 16:
-        raise ValueError("weights of escapes that are too large")
+        raise ValueError("escape weights are too large")
     if (arrays["flat_counters"] >> COUNT_BITS).min() < 1:
-        raise ValueError("a counter of probability 0")
+        raise ValueError("a counter has probability 0")

@@ -1,4 +1,4 @@
-"""Training data: what every pixel of some maps is predicted from."""
+"""Training data: the contexts and targets of the pixels of label maps."""
 
 __all__ = ["Places", "collect"]
 
@@ -12,21 +12,20 @@ from ddf.labelmaps.kernel import collect_rows, new_scratch
 from ddf.labelmaps.types import Array
 
 ROW_BINS = 32
-_MOST_BUSY = 30_000_000  # places of training
+_MOST_BUSY = 30_000_000  # maximum number of training examples
 _MOST_FLAT = 4_000_000
 
 
 class Places(NamedTuple):
-    """Busy and flat places of some maps.
+    """Training examples from the busy and flat pixels of maps.
 
     Arguments:
-        busy: Rows of values of the net's inputs (places, inputs), uint8.
-        counts: How many candidates each busy place has.
-        targets: Which candidate it is, or `OTHER`.
-        changed: Flat places that are of another class than their neighbors: rows of entries of the tables (places, 12),
-            int16.
-        kept: One in `every` of those that are not, at random.
-        every: See `kept`.
+        busy: Inputs of the net for each busy pixel (pixels, inputs), uint8.
+        counts: Number of candidates of each busy pixel.
+        targets: Index of the correct candidate of each busy pixel, or `OTHER`.
+        changed: Flat pixels that differ from their neighbors: indices into the tables (pixels, 12), int16.
+        kept: Flat pixels that equal their neighbors: a random sample of one in `every`, in the same form.
+        every: The sampling interval of `kept`.
     """
 
     busy: Array
@@ -38,20 +37,20 @@ class Places(NamedTuple):
 
 
 def input_sizes(pixels: int, classes: int, shown: int) -> list[int]:
-    """Return how many values each input of the net has."""
+    """Return the number of possible values of each input of the net."""
     sizes = [RELATIVE] * pixels + [NET_RUN_VALUES] * RUNS
     return sizes + ([classes + 1] * shown + [ROW_BINS] if classes else [])
 
 
 def collect(maps: Sequence[Array], pixels: int, classes: int, shown: int, seed: int = 0) -> Places:
-    """Collect the places of maps of symbols, uint16.
+    """Collect training examples from maps of symbols (uint16).
 
     Arguments:
         maps: The maps.
-        pixels: Pixels of the context.
-        classes: How many classes the model knows; 0 if it takes labels as they come.
-        shown: How many candidates show their class.
-        seed: Chooses the places that are used if there are too many.
+        pixels: Number of pixels in the context.
+        classes: Number of classes that the model knows; 0 for a model of any labels.
+        shown: Number of candidates whose class is an input of the net.
+        seed: Random seed for subsampling if there are too many examples.
     """
     shown = shown if classes else 0
     bins = ROW_BINS if classes else 1

@@ -1,4 +1,4 @@
-"""The model that ships with the package."""
+"""The pretrained model, which is included in the package."""
 
 __all__ = ["pretrained"]
 
@@ -10,7 +10,7 @@ from ddf.labelmaps.model import CausalFlow
 
 @cache
 def pretrained() -> CausalFlow:
-    """Load the model that ships with the package: trained on drawn maps alone, for any labels.
+    """Load the pretrained model, which was trained on synthetic maps only and accepts any labels.
 
     Examples:
         >>> pretrained()

@@ -1,4 +1,4 @@
-"""Training: from label maps to a causal flow. Needs torch."""
+"""Train a causal flow on label maps. Needs torch."""
 
 __all__ = ["train"]
 
@@ -33,18 +33,18 @@ _UNIT = 256  # logits of a model are integers in units of 1/256 nat
 _ACTIVATION = 255
 _FLAT_RATE = 2e-2
 _WARMUP = 200  # steps
-_EVERY = 50  # steps between two reports
-_KEPT_EVERY = 20  # seconds between two states on disk
+_EVERY = 50  # steps between progress reports
+_KEPT_EVERY = 20  # seconds between checkpoints
 MOST_KNOWN = 254
-"""A model knows at most this many classes; maps of any model may have more labels."""
+"""Maximum number of classes that a model knows; the maps that it codes may have more labels."""
 
 
 class Progress:
-    """Shows how far training is: a bar on a terminal, a line now and then in a log.
+    """Progress of the training: a bar on a terminal, periodic lines in a log.
 
     Arguments:
-        shown: Whether to show anything; None for: on a terminal, and in logs every `seconds`.
-        seconds: How often, in a log.
+        shown: Whether to show progress; None means yes.
+        seconds: Interval between lines in a log.
     """
 
     def __init__(self, shown: bool | None = None, seconds: float = 15) -> None:
@@ -77,7 +77,7 @@ class Progress:
 
 
 class Net(nn.Module):
-    """The net in floating point: one-hot inputs, two hidden layers, a logit for each candidate and for none of them."""
+    """The net in floating point: one-hot inputs, two hidden layers, logits for the candidates and "none of them"."""
 
     starts: Tensor
 
@@ -104,7 +104,7 @@ class Net(nn.Module):
 
 
 def impossible(counts: Tensor) -> Tensor:
-    """Which outputs stand for candidates that are not there: (places, outputs)."""
+    """Return a mask of the outputs that belong to missing candidates (pixels, outputs)."""
     outputs = torch.arange(CANDIDATES + 1, device=counts.device)
     return (outputs >= counts[:, None].long()) & (outputs != OTHER)
 
@@ -112,16 +112,16 @@ def impossible(counts: Tensor) -> Tensor:
 def train_net(
     places: Places, sizes: Sequence[int], preset: Preset, seed: int, device: str, shown: Progress, keep: Path | None
 ) -> Net:
-    """Train the net on busy places.
+    """Train the net on busy pixels.
 
     Arguments:
-        places: The places.
-        sizes: How many values each input has.
+        places: The training examples.
+        sizes: Number of possible values of each input.
         preset: The size of the net and the length of its training.
         seed: Random seed.
-        device: Where to train.
-        shown: What reports progress.
-        keep: A file for the state of the training, from which it resumes; None to keep nothing.
+        device: The device to train on.
+        shown: Reports progress.
+        keep: A checkpoint file, from which training resumes if it exists; None for no checkpoints.
     """
     generator = torch.Generator().manual_seed(seed)
     net = Net(sizes, preset.hidden, generator).to(device)
@@ -159,7 +159,7 @@ def _keep(
 def _resume(
     path: Path, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Adam, generator: torch.Generator
 ) -> int:
-    """Restore what `_keep` wrote, if it is there; return how many steps are done."""
+    """Restore the checkpoint written by `_keep`, if it exists; return the number of completed steps."""
     if not path.exists():
         return 0
     tensors, header = read_tensors(path)
@@ -176,7 +176,7 @@ def _resume(
 
 
 def fit_flat(places: Places, classes: int, seed: int, steps: int = 3000, batch: int = 8192) -> tuple[Array, Array]:
-    """Fit the tables of flat places by logistic regression: the log-odds of a change, in units of 1/256 nat."""
+    """Fit the tables for flat pixels by logistic regression: the log-odds of a change, in units of 1/256 nat."""
     bins = ROW_BINS if classes else 1
     own = (classes + 1) * bins
     tables = torch.zeros(FLAT_ENTRIES + own)
@@ -204,7 +204,7 @@ def fit_flat(places: Places, classes: int, seed: int, steps: int = 3000, batch: 
 
 
 def quantize(net: Net, places: Places, preset: Preset, classes: int) -> dict[str, Array]:
-    """Round a net to integers: activations to 8 bits, weights to what exact sums allow."""
+    """Quantize a net: activations to 8 bits, weights to the highest precision that keeps sums exact."""
     shown = preset.shown if classes else 0
     first = net.first.detach().double().numpy()
     bias = net.bias.detach().double().numpy()
@@ -213,7 +213,7 @@ def quantize(net: Net, places: Places, preset: Preset, classes: int) -> dict[str
     for size in sizes:
         parts.append(first[start : start + size])
         start += size
-    # Move what all values of an input have in common into the bias: then rows are small, and sums fit 16 bits.
+    # Center the weights of each input and move the offset to the bias, so that sums fit in 16 bits.
     for part in parts:
         middle = (part.max(axis=0) + part.min(axis=0)) / 2
         part -= middle
@@ -226,10 +226,10 @@ def quantize(net: Net, places: Places, preset: Preset, classes: int) -> dict[str
         sums = first[inputs].sum(1) + bias
         h1 = np.maximum(sums, 0)
         h2 = np.maximum(h1 @ net.second.weight.double().numpy().T + net.second.bias.double().numpy(), 0)
-    bits = int(np.floor(np.log2(32000 / reach.max())))  # after the point, in the first layer
+    bits = int(np.floor(np.log2(32000 / reach.max())))  # fractional bits of the first layer
     top = np.quantile(h1, 0.9999)
     shift = max(0, int(np.ceil(np.log2(top * 2.0**bits / _ACTIVATION))))
-    unit = 2.0 ** (shift - bits)  # of an activation
+    unit = 2.0 ** (shift - bits)  # value of one unit of an activation
     arrays: dict[str, Array] = {}
     rounded = [np.rint(part * 2.0**bits) for part in parts]
     arrays["pixels"] = np.stack(rounded[: preset.pixels]).astype(np.int16)
@@ -254,7 +254,7 @@ def quantize(net: Net, places: Places, preset: Preset, classes: int) -> dict[str
     arrays["second"], arrays["second_bias"], second_shift, unit = layer(
         net.second, unit, float(np.quantile(h2, 0.9999)), preset.hidden[1]
     )
-    # Logits: the last shift leaves units of 1/256 nat.
+    # Logits are in units of 1/256 nat after the last shift.
     weight = net.third.weight.detach().double().numpy().T * unit
     reach = (np.abs(weight).sum(axis=0) * _ACTIVATION + np.abs(net.third.bias.detach().double().numpy())).max()
     bits = int(np.floor(min(np.log2((1 << 24) * 0.98 / reach), np.log2(32000 / np.abs(weight).max()))))
@@ -269,7 +269,7 @@ def quantize(net: Net, places: Places, preset: Preset, classes: int) -> dict[str
 
 
 def untrained_tables(classes: int) -> dict[str, Array]:
-    """Return counters and weights as they are before any map was seen."""
+    """Return the counters and weights before priming."""
     half = 1 << (PROBABILITY_BITS - 1 + COUNT_BITS)
     weights = np.full((DECISIONS * CONFIDENCE * CONFIDENCE, MIXED), 20000, np.int32)
     weights[:, MIXED - 1] = 0
@@ -286,7 +286,7 @@ def untrained_tables(classes: int) -> dict[str, Array]:
 
 
 def prime(model: CausalFlow, maps: Sequence[Array]) -> CausalFlow:
-    """Let the tables of a model learn from maps, as they do while coding, and keep them."""
+    """Return the model with its counters and mixers as they are after coding the given maps."""
     arrays = dict(model.arrays)
     for one in maps:
         state = CausalFlow(arrays, model.classes).learn(one)
@@ -311,16 +311,19 @@ def train(
     """Train a causal flow on label maps.
 
     Arguments:
-        maps: Maps of labels (height, width), of any sizes.
-        preset: The size of the model; a name in `PRESETS` or a `Preset`.
-        classes: What the labels are. Then the model learns what is particular to each class. None for a model that
-            takes labels as they come.
-        mirrored: Whether a mirrored map is as likely as the map itself: then it is trained on both.
-        steps: Training steps, if not those of the preset.
+        maps: Maps of labels (height, width), of any size.
+        preset: A name in `PRESETS`, or a `Preset`.
+        classes: The classes of the labels, which lets the model learn the characteristics of each class. None for a
+            model of any labels.
+        mirrored: Whether to also train on mirrored maps. Use this if a mirrored map is as likely as the original.
+        steps: Number of training steps (default: that of the preset).
         seed: Random seed.
-        run: A directory that keeps the state of the training; an interrupted training resumes from it.
-        device: Where to train the net.
-        progress: Whether to show progress.
+        run: A directory for checkpoints, from which interrupted training resumes; None for no checkpoints.
+        device: The device to train the net on.
+        progress: Whether to show progress; None means yes.
+
+    Returns:
+        The trained model.
 
     Examples:
         >>> stripes = [np.where(np.add.outer(range(40 + i), range(64)) % 16 < 8, 3, 255) for i in range(8)]
@@ -334,18 +337,18 @@ def train(
         preset = PRESETS[preset]
     preset = preset if steps is None else replace(preset, steps=steps)
     if not len(maps) or any(one.ndim != 2 or not one.size or one.dtype.kind not in "iub" for one in maps):
-        raise ValueError("training needs at least one map, and every map needs integers (height, width)")
+        raise ValueError("training needs at least one map; every map must be a nonempty integer array (height, width)")
     if classes is not None and classes.num_classes > MOST_KNOWN:
-        raise ValueError(f"{classes.num_classes} classes, but a model knows at most {MOST_KNOWN}; pass classes=None")
+        raise ValueError(f"{classes.num_classes} classes, but at most {MOST_KNOWN} are supported; pass classes=None")
     shown = Progress(progress)
     known = 0 if classes is None else classes.num_classes
     symbols = [_symbols(one, classes) for one in maps]
     both = [*symbols, *(np.ascontiguousarray(one[:, ::-1]) for one in symbols)] if mirrored else symbols
     places = collect(both, preset.pixels, known, preset.shown, seed)
     if not len(places.busy):
-        raise ValueError("the maps have no borders at all: there is nothing to learn")
+        raise ValueError("the maps have no borders, so there is nothing to learn")
     pixels = sum(one.size for one in symbols)
-    shown.note(f"{len(maps):,} maps, {pixels:,} pixels; {len(places.busy):,} places to learn from")
+    shown.note(f"{len(maps):,} maps, {pixels:,} pixels; {len(places.busy):,} busy pixels to learn from")
     keep = None
     if run is not None:
         Path(run).mkdir(parents=True, exist_ok=True)
