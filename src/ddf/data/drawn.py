@@ -59,7 +59,7 @@ def draw_maps(count: int, seed: int = 0, sizes: tuple[int, int] = (96, 320)) -> 
     """Draw a wide variety of label maps, to represent label maps in general.
 
     They combine smooth and ragged regions, polygons, blobs, thin lines, specks, street scenes, Voronoi cells, tilings,
-    instance ids and upsampled maps.
+    instance ids, and maps that were resized to their nearest pixels, up or down.
 
     Arguments:
         count: Number of maps.
@@ -75,11 +75,18 @@ def draw_maps(count: int, seed: int = 0, sizes: tuple[int, int] = (96, 320)) -> 
 
 
 def _varied(generator: np.random.Generator, height: int, width: int) -> Array:
-    scale = int(generator.choice([1, 1, 1, 1, 1, 2, 3]))
+    shrink = int(generator.choice([1, 1, 2, 3, 4]))  # as if a larger map had been resized to its nearest pixels
+    if shrink > 1:
+        return _drawn(generator, height * shrink, width * shrink, 1)[::shrink, ::shrink].copy()
+    return _drawn(generator, height, width, int(generator.choice([1, 1, 1, 2, 3])))
+
+
+def _drawn(generator: np.random.Generator, height: int, width: int, scale: int) -> Array:
+    """Draw one thing over the other, in pixels of `scale` by `scale`."""
     rows, columns = -(-height // scale), -(-width // scale)
     image = _background(generator, rows, columns)
-    labels = int(generator.integers(2, 16))
-    for _ in range(int(generator.integers(0, 4))):
+    labels = int(generator.integers(2, 24))
+    for _ in range(int(generator.integers(0, 6))):
         image = _overlay(generator, image, labels)
     if generator.random() < 0.35:
         image = _ragged(generator, image)
@@ -94,7 +101,7 @@ def _varied(generator: np.random.Generator, height: int, width: int) -> Array:
 
 
 def _background(generator: np.random.Generator, height: int, width: int) -> Array:
-    kind = generator.choice(["flat", "regions", "regions", "scene", "cells", "tiles", "bands"])
+    kind = generator.choice(["flat", "flat", "regions", "regions", "scene", "scene", "cells", "tiles", "bands"])
     if kind == "regions":
         classes = int(generator.integers(2, 10))
         return draw_regions(generator, height, width, classes, generator.uniform(1.4, 4)).astype(np.int32)
@@ -104,13 +111,13 @@ def _background(generator: np.random.Generator, height: int, width: int) -> Arra
         return _cells(generator, height, width, int(generator.integers(4, 80)))
     rows, columns = np.mgrid[:height, :width]
     if kind == "tiles":
-        tile = generator.integers(4, 40, 2)
+        tile = generator.integers(12, 80, 2)
         shifted = columns + (rows // tile[0] % 2) * int(tile[1] * generator.choice([0, 0.5]))
         labels = generator.integers(0, 6, (height // tile[0] + 1, (width + tile[1]) // tile[1] + 2))
         return labels[rows // tile[0], shifted // tile[1]].astype(np.int32)
     if kind == "bands":
         angle = generator.uniform(0, np.pi)
-        phase = (rows * np.cos(angle) + columns * np.sin(angle)) / generator.uniform(8, 80)
+        phase = (rows * np.cos(angle) + columns * np.sin(angle)) / generator.uniform(16, 120)
         return (np.floor(phase + generator.uniform(0, 1)) % generator.integers(2, 6)).astype(np.int32)
     return np.zeros((height, width), np.int32)
 

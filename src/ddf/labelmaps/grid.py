@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from ddf.labelmaps.types import Array
+from ddf.archive.protocol import Array
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddf.archive.protocol import Array
 from ddf.labelmaps.arithmetic import (
     COUNT_BITS,
     LIMIT,
@@ -40,7 +41,6 @@ from ddf.labelmaps.context import (
     is_flat,
     start_row,
 )
-from ddf.labelmaps.types import Array
 
 GAPS, NEXT_GAPS = 64, 6
 """Number of bins for the gap between a logit and the next smaller one, and for the gap after that."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ddf.archive.protocol import InvalidCodeError
+from ddf.archive.protocol import Array, InvalidCodeError
 from ddf.data.classes import Classes, classes_from_plain
 from ddf.files import atomic_write
 from ddf.labelmaps.arithmetic import (
@@ -55,7 +55,6 @@ from ddf.labelmaps.kernel import (
     new_scratch,
 )
 from ddf.labelmaps.labels import MOST_LABELS, labels_of, looks_like_noise, lookup
-from ddf.labelmaps.types import Array
 from ddf.modelfile import DamagedFileError, arrays_from_bytes, arrays_to_bytes
 
 _CHUNK = 1 << 17  # pixels coded per kernel call

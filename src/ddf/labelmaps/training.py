@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ddf.archive.protocol import Array
 from ddf.checkpoint import read_tensors, write_tensors
 from ddf.data.classes import Classes
 from ddf.labelmaps.arithmetic import COUNT_BITS, PROBABILITY_BITS
@@ -26,9 +27,9 @@ from ddf.labelmaps.labels import MOST_LABELS
 from ddf.labelmaps.model import CausalFlow
 from ddf.labelmaps.places import ROW_BINS, Places, collect, input_sizes
 from ddf.labelmaps.presets import PRESETS, Preset
-from ddf.labelmaps.types import Array
 
 SETTINGS = np.array([1023, 127, 1023, 12, 32], dtype=np.int64)
+SETTINGS_ANY = np.array([1023, 127, 1023, 40, 32], dtype=np.int64)  # mixers learn faster: maps differ more
 _UNIT = 256  # logits of a model are integers in units of 1/256 nat
 _ACTIVATION = 255
 _FLAT_RATE = 2e-2
@@ -281,7 +282,7 @@ def untrained_tables(classes: int) -> dict[str, Array]:
         "flat_counters": (flat << COUNT_BITS | 2).astype(np.uint32),
         "weights": weights,
         "escapes": np.ones((classes + 1, classes), np.uint16),
-        "settings": SETTINGS,
+        "settings": SETTINGS if classes else SETTINGS_ANY,
     }
 
 
