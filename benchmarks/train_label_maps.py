@@ -14,7 +14,7 @@ from ddf.data.classes import Classes
 from ddf.data.drawn import draw_maps
 from ddf.labelmaps import PRESETS, Preset, train
 
-SHIPS = Preset(pixels=64, hidden=(128, 64), steps=50_000)
+SHIPS = Preset(pixels=64, hidden=(128, 64), steps=45_000)
 """The preset of the pretrained model."""
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     start = time.perf_counter()
     if options.maps == "drawn":
-        maps, classes = draw_maps(1500, seed=0), None
+        maps, classes = draw_maps(1800, seed=0), None
     else:
         maps = read(options.maps)
         classes = Classes(tuple(np.unique(np.concatenate([np.unique(one) for one in maps])).tolist()))
