@@ -242,7 +242,7 @@ def test_what_is_no_label_map_is_skipped_by_name(tmp_path: Path) -> None:
     assert "picture in mode RGB with 256 colours" in reasons["photo.png"]
     assert reasons["palette.png"] == "is palette, but most others are grey"
     assert reasons["cut.png"].startswith("cannot be read")
-    assert "400 different values, but 256" in reasons["many.png"]
+    assert "400 different values, but at most 256" in reasons["many.png"]
     assert "2 frames" in reasons["film.gif"]
 
 
@@ -254,8 +254,9 @@ def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
         read_label_maps(tmp_path / "nowhere")
     for i in range(2):
         np.save(tmp_path / f"{i}.npy", np.arange(200).reshape(10, 20) + 200 * i)
-    with pytest.raises(DataError, match=r"with 1.npy there are 400 values, but 256 classes are the most"):
+    with pytest.raises(DataError, match=r"1.npy brings the number of values to 400, but at most 256 are supported"):
         read_label_maps(tmp_path)
+    assert read_label_maps(tmp_path, most_classes=400).classes.num_classes == 400
 
 
 def test_arrays(tmp_path: Path) -> None:

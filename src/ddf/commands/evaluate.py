@@ -189,8 +189,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
     """Read label maps (height, width), and what was skipped."""
     from ddf.data import read_label_maps
+    from ddf.labelmaps.labels import MOST_LABELS
 
-    found = read_label_maps(data)
+    found = read_label_maps(data, most_classes=MOST_LABELS)
     maps = [found.classes.to_values(part) for part in found.maps]
     if {part.ndim for part in maps} == {1}:
         import numpy as np

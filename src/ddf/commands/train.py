@@ -82,8 +82,10 @@ def _train(options: argparse.Namespace) -> int:
         _refuse(options, "a table", "preset", "steps", "mirrored", "integer", "source")
         return _train_table(options, read_table(path, seed=options.seed))
     from ddf.data import read_label_maps
+    from ddf.data.label_maps import MOST_CLASSES
+    from ddf.labelmaps.labels import MOST_LABELS
 
-    maps = read_label_maps(path)
+    maps = read_label_maps(path, most_classes=MOST_LABELS)
     vectors = {part.ndim for part in maps.maps} == {1}
     if vectors:
         _refuse(options, "an array of vectors", "preset", "steps", "mirrored", "integer", "source")
@@ -93,6 +95,10 @@ def _train(options: argparse.Namespace) -> int:
     for line in maps.skipped:
         _note(options, f"skipped: {line}")
     if vectors:
+        if maps.classes.num_classes > MOST_CLASSES:
+            raise ValueError(
+                f"{path} has {maps.classes.num_classes} classes, but at most {MOST_CLASSES} are supported for vectors"
+            )
         return _train_table(options, maps.data_set(seed=options.seed))
     return _train_codec(options, maps)
 

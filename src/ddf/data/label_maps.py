@@ -136,13 +136,16 @@ def crop(maps: Sequence[Array], size: tuple[int, int], name: str = "the data") -
     return Redrawn(np.arange(len(maps)), draw_pieces, shape=(channels.pop(), *size))
 
 
-def read_label_maps(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> LabelMaps:
+def read_label_maps(
+    source: str | PathLike[str] | Sequence[str | PathLike[str]], most_classes: int = MOST_CLASSES
+) -> LabelMaps:
     """Reads label maps, discovers their classes and maps them to 0 … K − 1.
 
     Arguments:
         source: A folder, searched with its subfolders for PNG, TIFF and GIF images with one channel and for npy files,
             each a map; or one npy or npz file with an array (samples, height, width), (samples, columns) or
             (samples, channels, height, width); or a list of files.
+        most_classes: Refuse maps with more classes than this.
 
     What cannot be used is left out and named in `skipped`; if nothing is left, that is an error.
     """
@@ -151,7 +154,7 @@ def read_label_maps(source: str | PathLike[str] | Sequence[str | PathLike[str]])
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}")
         if path.is_file() and path.suffix in (".npy", ".npz"):
-            return _from_array_file(path)
+            return _from_array_file(path, most_classes)
         files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
         root, name = (path.parent if path.is_file() else path), str(path)
     else:
@@ -164,7 +167,7 @@ def read_label_maps(source: str | PathLike[str] | Sequence[str | PathLike[str]])
         if file.name.startswith("."):
             continue
         try:
-            found[label] = _read_map(file)
+            found[label] = _read_map(file, most_classes)
         except DataError as error:
             skipped.append(f"{label}: {error}")
     kinds = Counter(kind for kind, _, _ in found.values())
@@ -178,7 +181,7 @@ def read_label_maps(source: str | PathLike[str] | Sequence[str | PathLike[str]])
         raise DataError(f"{name} holds no label map that could be read (PNG, TIFF, GIF, npy){reasons}")
     arrays = [array for _, array, _ in found.values()]
     longest = max((colors for _, _, colors in found.values()), key=len)
-    classes = _discover(arrays, list(found), name, longest)
+    classes = _discover(arrays, list(found), name, longest, most_classes)
     groups = [_split_of(Path(label).parts[0]) if len(Path(label).parts) > 1 else "" for label in found]
     named = groups if "train" in groups and all(groups) else ()
     symbols = [classes.to_symbols(array) for array in arrays]
@@ -193,7 +196,7 @@ def _split_of(name: str) -> str:
     return ""
 
 
-def _from_array_file(path: Path) -> LabelMaps:
+def _from_array_file(path: Path, most_classes: int) -> LabelMaps:
     try:
         with path.open("rb") as file:  # which np.load leaves open if the file is damaged
             loaded = np.load(file)
@@ -212,14 +215,14 @@ def _from_array_file(path: Path) -> LabelMaps:
         maps = [part for array in arrays.values() for part in _integers(array)]
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    classes = _discover(list(arrays.values()), [name or path.name for name in arrays], str(path), [])
+    classes = _discover(list(arrays.values()), [name or path.name for name in arrays], str(path), [], most_classes)
     groups = [_split_of(name) for name, array in arrays.items() for _ in array]
     named = groups if "train" in groups and all(groups) else ()
     symbols = [classes.to_symbols(part) for part in maps]
     return LabelMaps(str(path), symbols, names, classes, tuple(skipped), named)
 
 
-def _read_map(path: Path) -> tuple[str, Array, list[Color]]:
+def _read_map(path: Path, most_classes: int) -> tuple[str, Array, list[Color]]:
     """The kind of a file, the integers in it, and its palette."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
@@ -229,7 +232,7 @@ def _read_map(path: Path) -> tuple[str, Array, list[Color]]:
             raise DataError(f"cannot be read ({error})") from error
         if array.dtype.kind not in "iub" or array.ndim not in (2, 3) or not array.size:
             raise DataError(f"is {array.dtype} of shape {array.shape}, but a map has integers (height, width)")
-        return "array", _few_classes(_integers(array)), []
+        return "array", _few_classes(_integers(array), most_classes), []
     if suffix not in _IMAGES:
         raise DataError("is neither PNG, TIFF, GIF nor npy")
     from PIL import Image, UnidentifiedImageError
@@ -254,7 +257,7 @@ def _read_map(path: Path) -> tuple[str, Array, list[Color]]:
         hint = f" with {colors} colours; label maps have one channel" if colors else ""
         raise DataError(f"is a picture in mode {mode}{hint}")
     colors_of = [(r, g, b) for r, g, b in zip(*[iter(palette or [])] * 3, strict=True)]
-    return _ONE_CHANNEL[mode], _few_classes(_integers(array)), colors_of
+    return _ONE_CHANNEL[mode], _few_classes(_integers(array), most_classes), colors_of
 
 
 def _integers(array: Array) -> Array:
@@ -280,20 +283,22 @@ def _other_palettes(found: dict[str, tuple[str, Array, list[Color]]]) -> list[st
     return skipped
 
 
-def _few_classes(array: Array) -> Array:
+def _few_classes(array: Array, most_classes: int) -> Array:
     count = len(np.unique(array))
-    if count > MOST_CLASSES:
-        raise DataError(f"has {count} different values, but {MOST_CLASSES} classes are the most")
+    if count > most_classes:
+        raise DataError(f"has {count} different values, but at most {most_classes} classes are supported")
     return array
 
 
-def _discover(arrays: Sequence[Array], names: Sequence[str], source: str, palette: Sequence[Color]) -> Classes:
+def _discover(
+    arrays: Sequence[Array], names: Sequence[str], source: str, palette: Sequence[Color], most_classes: int
+) -> Classes:
     values: set[int] = set()
     for array, name in zip(arrays, names, strict=True):
         values.update(np.unique(array).tolist())
-        if len(values) > MOST_CLASSES:
+        if len(values) > most_classes:
             raise DataError(
-                f"{source}: with {name} there are {len(values)} values, but {MOST_CLASSES} classes are the most"
+                f"{source}: {name} brings the number of values to {len(values)}, but at most {most_classes} are supported"
             )
     ordered = tuple(int(value) for value in sorted(values))
     if palette and ordered[0] >= 0 and ordered[-1] < len(palette):

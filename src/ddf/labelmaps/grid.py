@@ -10,6 +10,8 @@ import numpy as np
 
 from ddf.archive.protocol import Array
 
+_CHUNK = 1 << 17  # pixels compared at once
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -103,11 +105,20 @@ def _size(array: Array) -> tuple[int, int]:
 def _changes(maps: Array, axis: int) -> Array:
     """Return the rows or columns that differ from the previous one in any map; stop at the first two in succession."""
     size = maps.shape[axis]
-    places: list[int] = []
-    for i in range(1, size):
-        now, before = (maps[:, i], maps[:, i - 1]) if axis == 1 else (maps[:, :, i], maps[:, :, i - 1])
-        if not np.array_equal(now, before):
-            if places and places[-1] == i - 1:
-                return np.array([*places, i])
-            places.append(i)
-    return np.array(places)
+    step = max(1, _CHUNK * size // max(1, maps.size))  # rows or columns that are compared at once
+    found: list[Array] = []
+    for start in range(1, size, step):
+        end = min(start + step, size)
+        now, before = (
+            (maps[:, start:end], maps[:, start - 1 : end - 1])
+            if axis == 1
+            else (maps[:, :, start:end], maps[:, :, start - 1 : end - 1])
+        )
+        places = np.flatnonzero((now != before).any(axis=(0, 3 - axis))) + start
+        if found and len(places) and found[-1][-1] == places[0] - 1:
+            return np.concatenate([*found, places])
+        if (np.diff(places) == 1).any():
+            return np.concatenate([*found, places])
+        if len(places):
+            found.append(places)
+    return np.concatenate(found) if found else np.zeros(0, np.int64)

@@ -178,6 +178,9 @@ class CausalFlow:
             The code, or None if the array does not hold label maps: it has fewer than two dimensions, is empty, looks
             like noise, or has more than 65,535 labels.
         """
+        array = np.asarray(array)
+        if array.dtype.kind not in "iub":
+            raise TypeError(f"label maps are arrays of integers, not of {array.dtype}")
         if array.ndim < 2 or not array.size or looks_like_noise(array):
             return None
         labels = labels_of(array)
@@ -194,7 +197,7 @@ class CausalFlow:
     def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any] | type") -> Array:
         """Decompress the code of an array, given its shape and dtype."""
         dtype = np.dtype(dtype)
-        if len(shape) < 2 or not prod(shape):
+        if len(shape) < 2 or min(shape) < 1:
             raise InvalidCodeError(f"shape {shape} is invalid: label maps are nonempty, with at least two dimensions")
         coding = _Coding(self, None, prod(shape), data)
         grid = coding.read_header(dtype, (shape[-2], shape[-1]))

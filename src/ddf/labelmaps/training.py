@@ -35,7 +35,7 @@ _ACTIVATION = 255
 _FLAT_RATE = 2e-2
 _WARMUP = 200  # steps
 _EVERY = 50  # steps between progress reports
-_KEPT_EVERY = 20  # seconds between checkpoints
+_KEPT_EVERY = 5  # seconds between checkpoints
 MOST_KNOWN = 254
 """Maximum number of classes that a model knows; the maps that it codes may have more labels."""
 
