@@ -254,7 +254,7 @@ def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
         read_label_maps(tmp_path / "nowhere")
     for i in range(2):
         np.save(tmp_path / f"{i}.npy", np.arange(200).reshape(10, 20) + 200 * i)
-    with pytest.raises(DataError, match=r"1.npy brings the number of values to 400, but at most 256 are supported"):
+    with pytest.raises(DataError, match=r"1.npy brings the values to 400, but at most 256 are supported"):
         read_label_maps(tmp_path)
     assert read_label_maps(tmp_path, most_classes=400).classes.num_classes == 400
 

@@ -298,7 +298,7 @@ def _discover(
         values.update(np.unique(array).tolist())
         if len(values) > most_classes:
             raise DataError(
-                f"{source}: {name} brings the number of values to {len(values)}, but at most {most_classes} are supported"
+                f"{source}: {name} brings the values to {len(values)}, but at most {most_classes} are supported"
             )
     ordered = tuple(int(value) for value in sorted(values))
     if palette and ordered[0] >= 0 and ordered[-1] < len(palette):
