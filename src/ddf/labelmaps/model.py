@@ -195,7 +195,10 @@ class CausalFlow:
         return coding.finish()
 
     def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any] | type") -> Array:
-        """Decompress the code of an array, given its shape and dtype."""
+        """Decompress the code of an array, given its shape and dtype.
+
+        A damaged code usually decodes to some other map without an error; archives detect this by their checksums.
+        """
         dtype = np.dtype(dtype)
         if len(shape) < 2 or min(shape) < 1:
             raise InvalidCodeError(f"shape {shape} is invalid: label maps are nonempty, with at least two dimensions")
