@@ -14,7 +14,7 @@ import numba as nb
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_SOURCES = ("arithmetic.py", "context.py", "kernel.py", "compiling.py")
+_SOURCES = ("arithmetic.py", "context.py", "state.py", "kernel.py", "compiling.py")
 
 
 @cache

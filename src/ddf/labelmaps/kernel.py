@@ -1,8 +1,6 @@
 """Code a map in a single pass of integer code: context, net, ranks, adaptive counters and range coder."""
 
-__all__ = ["Nets", "Scratch", "State", "Trace", "code_rows", "collect_rows", "new_scratch"]
-
-from typing import NamedTuple
+__all__ = ["code_rows", "collect_rows"]
 
 import numpy as np
 
@@ -41,121 +39,21 @@ from ddf.labelmaps.context import (
     is_flat,
     start_row,
 )
+from ddf.labelmaps.state import (
+    CONFIDENCE,
+    DECISIONS,
+    FLAT_BINS,
+    GAPS,
+    MIXED,
+    NEXT_GAPS,
+    NO_CANDIDATE,
+    Nets,
+    Scratch,
+    State,
+    Trace,
+)
 
-GAPS, NEXT_GAPS = 64, 6
-"""Number of bins for the gap between a logit and the next smaller one, and for the gap after that."""
-DECISIONS = 3  # separate counters for ranks 0, 1, and 2 or more
-CONFIDENCE = 4
-MIXED = 4  # number of inputs of a mixer
-FLAT_BINS = 64
-_NONE = 255
-_LOWEST = -(1 << 30)
 _SINGLES = 2112
-
-
-class Nets(NamedTuple):
-    """The fixed parameters of a model, in the form that the kernel expects.
-
-    Arguments:
-        pairs: First-layer weights for pairs of relative labels (pixels / 2, 49, hidden), int16.
-        runs: First-layer weights for run lengths (6, bins, hidden), int16.
-        classes: First-layer weights for the classes of the first candidates (candidates, classes + 1, hidden), int16.
-        rows: First-layer weights for the vertical position (bins, hidden), int16; if empty, the position is not used.
-        bias: First-layer bias (hidden,), int16.
-        second, second_bias, third, third_bias: Weights (in, out) and biases of the other layers: integers, as float32.
-        shifts: Number of bits by which sums are shifted right, for each layer.
-        flat: Concatenated tables whose entries add up to the score of a flat pixel, int16.
-        flat_classes: Table for class and vertical position (classes + 1, bins), int16.
-    """
-
-    pairs: Array
-    runs: Array
-    classes: Array
-    rows: Array
-    bias: Array
-    second: Array
-    second_bias: Array
-    third: Array
-    third_bias: Array
-    shifts: Array
-    flat: Array
-    flat_classes: Array
-
-
-class State(NamedTuple):
-    """The adaptive state of the coder.
-
-    Arguments:
-        ranks: Counters for ranks, by decision and margins.
-        flat: Counters for flat pixels, by score.
-        local: Counters for ranks, by the nearest symbols; empty at the beginning of an array: (2, a power of two).
-        weights: Weights of the mixers, by decision and confidence.
-        escapes: Weights of escaped symbols, by the symbol to the left (symbols + 1, symbols), where the last row is for
-            `outside`; (0, 0) to use `seen` instead.
-        seen: Weight of each symbol as an escape; 0 if it has not occurred as one.
-        fresh: Two counters: whether an escape is a new symbol, and whether it is the lowest new symbol.
-    """
-
-    ranks: Array
-    flat: Array
-    local: Array
-    weights: Array
-    escapes: Array
-    seen: Array
-    fresh: Array
-
-
-class Trace(NamedTuple):
-    """A record of how each pixel was coded; empty arrays are not written.
-
-    Arguments:
-        bits: Number of bits.
-        ranks: Rank.
-        margins: Margin between the best and the second-best option, in units of 1/256 nat.
-    """
-
-    bits: Array
-    ranks: Array
-    margins: Array
-
-
-class Scratch(NamedTuple):
-    """Preallocated work space, because compiled code does not allocate memory."""
-
-    index: Array
-    candidates: Array
-    relative: Array
-    places: Array
-    runs: Array
-    near: Array
-    first: Array
-    active: Array
-    second: Array
-    logits: Array
-    order: Array
-    ordered: Array
-    inputs: Array
-    escape: Array
-
-
-def new_scratch(symbols: int, offsets: Array, width: int, hidden: tuple[int, int] = (0, 0)) -> Scratch:
-    """Allocate the work space for maps with the given number of symbols and width."""
-    return Scratch(
-        np.full(symbols + 1, _NONE, np.uint8),
-        np.zeros(CANDIDATES + 1, np.int64),
-        np.zeros(len(offsets), np.uint8),
-        np.zeros(FLAT_TABLES, np.int64),
-        np.zeros(RUNS, np.int64),
-        offsets[:, 0] * (width + 2 * PAD) + offsets[:, 1],
-        np.zeros(hidden[0], np.int16),
-        np.zeros(hidden[0] + 1, np.int64),
-        np.zeros(hidden[1], np.float32),
-        np.zeros(8, np.float32),
-        np.zeros(CANDIDATES + 1, np.int64),
-        np.zeros(CANDIDATES + 3, np.int64),
-        np.zeros(MIXED, np.int64),
-        np.zeros(symbols, np.int64),
-    )
 
 
 @jit
@@ -206,7 +104,7 @@ def _context(
     for j in range(len(relative)):
         v = pixels[np.uint64(at + near[j])]
         k = index[v]
-        if k == _NONE:
+        if k == NO_CANDIDATE:
             if v == outside:
                 k = np.uint8(OUTSIDE)
             elif count < CANDIDATES:
@@ -469,10 +367,10 @@ def code_rows(
                 options = _order(logits, count, outside, order, ordered, scale)
                 margin = ordered[0] - ordered[1]
                 target = OTHER
-                if not decoding and index[symbol] != _NONE:
+                if not decoding and index[symbol] != NO_CANDIDATE:
                     target = index[symbol]
                 for k in range(count):
-                    index[candidates[k]] = _NONE
+                    index[candidates[k]] = NO_CANDIDATE
                 north = np.int64(pixels[at - stride])
                 nw = np.int64(pixels[at - stride - 1])
                 ne = np.int64(pixels[at - stride + 1])
@@ -593,9 +491,9 @@ def collect_rows(
                     busy[n_busy, inputs + RUNS + k] = classes[candidates[k]] if k < count else known
                 busy[n_busy, inputs + RUNS + shown] = row_bin
                 busy[n_busy, inputs + RUNS + shown + 1] = count
-                busy[n_busy, inputs + RUNS + shown + 2] = index[symbol] if index[symbol] != _NONE else OTHER
+                busy[n_busy, inputs + RUNS + shown + 2] = index[symbol] if index[symbol] != NO_CANDIDATE else OTHER
                 for k in range(count):
-                    index[candidates[k]] = _NONE
+                    index[candidates[k]] = NO_CANDIDATE
                 n_busy += 1
             pixels[at] = symbol
             run = min(run + 1, LONGEST) if symbol == w else 1

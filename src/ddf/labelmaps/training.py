@@ -22,11 +22,11 @@ from ddf.checkpoint import read_tensors, write_tensors
 from ddf.data.classes import Classes
 from ddf.labelmaps.arithmetic import COUNT_BITS, PROBABILITY_BITS
 from ddf.labelmaps.context import CANDIDATES, FLAT_ENTRIES, FLAT_TABLES, NET_RUN_VALUES, OTHER, RELATIVE, RUNS
-from ddf.labelmaps.kernel import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
 from ddf.labelmaps.labels import MOST_LABELS
 from ddf.labelmaps.model import CausalFlow
 from ddf.labelmaps.places import ROW_BINS, Places, collect, input_sizes
 from ddf.labelmaps.presets import PRESETS, Preset
+from ddf.labelmaps.state import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
 
 SETTINGS = np.array([1023, 127, 1023, 12, 32], dtype=np.int64)
 SETTINGS_ANY = np.array([1023, 127, 1023, 40, 32], dtype=np.int64)  # mixers learn faster: maps differ more
