@@ -24,7 +24,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path).resolve()  # a link stays a link
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+        raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
     try:
         handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=path.parent)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Model files: equal models give equal files, and what is no model of label maps is refused."""
+"""Model files: equal models give equal files, and anything else is refused."""
 
 from pathlib import Path
 

@@ -125,7 +125,7 @@ class ArchiveWriter:
     def _open(self, append: bool, overwrite: bool, embed_model: bool) -> None:
         assert self._path is not None
         if not self._path.parent.is_dir():
-            raise FileNotFoundError(f"cannot write {self._path}: there is no folder {self._path.parent}")
+            raise FileNotFoundError(f"cannot write {self._path}: the folder {self._path.parent} does not exist")
         if self._path.is_dir():
             raise IsADirectoryError(f"{self._path} is a folder, not a file")
         if append and not self._path.exists():
