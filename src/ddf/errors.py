@@ -1,0 +1,47 @@
+"""The errors that ddf raises for what a user can cause; all are subclasses of `DdfError`."""
+
+__all__ = [
+    "DamagedArchiveError",
+    "DamagedFileError",
+    "DdfError",
+    "InvalidCodeError",
+    "LimitError",
+    "MissingArrayError",
+    "ModelError",
+    "WrongModelError",
+]
+
+
+class DdfError(Exception):
+    """The base class of all errors of ddf."""
+
+
+class DamagedArchiveError(DdfError, ValueError):
+    """An archive that does not contain what was written to it, or a file that is not an archive."""
+
+
+class DamagedFileError(DdfError, ValueError):
+    """A model file whose contents do not match their checksum, or a file that is not a model file."""
+
+
+class InvalidCodeError(DdfError, ValueError):
+    """Bytes that no encoder writes."""
+
+
+class LimitError(DdfError, ValueError):
+    """Something larger than a limit that protects memory and time."""
+
+
+class MissingArrayError(DdfError, KeyError, IndexError):
+    """A name or a number that an archive does not contain."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ModelError(DdfError, ValueError):
+    """A flow that cannot be converted to integer arithmetic, or a file that does not describe such a flow."""
+
+
+class WrongModelError(DdfError, ValueError):
+    """An archive that needs a different model from the one passed."""
