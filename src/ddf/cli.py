@@ -8,8 +8,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from ddf.commands import archives, demo, evaluate, explain, inspect, interruption, reproduce, sample, train
-from ddf.commands.common import UsageError, formatted
+from ddf.commands import archives, compress, demo, evaluate, explain, inspect, interruption, reproduce, sample, train
+from ddf.commands.common import UsageError, formatted, printable
+from ddf.errors import DamagedArchiveError, DdfError
 
 _DESCRIPTION = """\
 Discrete Denoising Flows: models that score, sample and losslessly compress label maps and other categorical data."""
@@ -32,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ddf {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, train, evaluate, sample, archives, inspect, explain, reproduce):
+    for module in (demo, train, evaluate, sample, compress, archives, inspect, explain, reproduce):
         module.add(commands)
     completion = formatted(
         commands,
@@ -80,22 +81,23 @@ def _failed(error: Exception, command: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has exited
         return 0
     if isinstance(error, UsageError):
-        print(f"ddf: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error), 2)
     if isinstance(error, OSError):
         known = error.filename is not None and error.strerror is not None
-        print(f"ddf: {error.filename}: {error.strerror}" if known else f"ddf: {_words(error)}", file=sys.stderr)
-        return 1
+        return _complain(f"{error.filename}: {error.strerror}" if known else _words(error))
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        print(f"ddf: {error.name} is not installed: run `pip install {error.name}`", file=sys.stderr)
-        return 1
-    if isinstance(error, ValueError | TypeError | RuntimeError | ImportError | MemoryError):
-        damaged = type(error).__name__ == "DamagedArchiveError" and command != "recover"
-        hint = "; `ddf recover` saves what is intact" if damaged and "recover" not in str(error) else ""
-        hint = hint.replace("; ", "; if it was one, ") if str(error).endswith("is not a ddf archive") else hint
-        print(f"ddf: {error or type(error).__name__}{hint}", file=sys.stderr)
-        return 1
+        return _complain(f"{error.name} is not installed: run `pip install {error.name}`")
+    if isinstance(error, DamagedArchiveError) and command != "recover" and "recover" not in str(error):
+        return _complain(f"{error}; `ddf recover` saves what is intact")
+    if isinstance(error, DdfError | ValueError | TypeError | RuntimeError | ImportError | MemoryError):
+        return _complain(str(error) or type(error).__name__)
     raise error
+
+
+def _complain(message: str, code: int = 1) -> int:
+    """Print an error, and return the exit code."""
+    print(printable(f"ddf: {message}"), file=sys.stderr)
+    return code
 
 
 def _words(error: OSError) -> str:

@@ -4,25 +4,32 @@ Nothing here imports PyTorch or numba; an archive knows the codec that codes its
 """
 
 __all__ = [
+    "DEFAULT_MAX_BYTES",
     "Archive",
     "ArchiveWriter",
     "Codec",
     "DamagedArchiveError",
+    "FileFormat",
     "FileReader",
     "FileWriter",
     "InvalidCodeError",
-    "Recovered",
+    "LimitError",
+    "MissingArrayError",
+    "Recovery",
     "WrongModelError",
     "compress",
     "decompress",
     "files_in",
     "recover",
+    "verify",
 ]
 
-from ddf.archive.blocks import DamagedArchiveError
-from ddf.archive.folders import FileReader, FileWriter, files_in
-from ddf.archive.layout import WrongModelError
-from ddf.archive.protocol import Codec, InvalidCodeError
+from ddf.archive.files import FileReader, FileWriter, files_in
+from ddf.archive.formats import FileFormat
+from ddf.archive.limits import DEFAULT_MAX_BYTES
+from ddf.archive.protocol import Codec
 from ddf.archive.reader import Archive, decompress
-from ddf.archive.recover import Recovered, recover
+from ddf.archive.recover import Recovery, recover
+from ddf.archive.verify import verify
 from ddf.archive.writer import ArchiveWriter, compress
+from ddf.errors import DamagedArchiveError, InvalidCodeError, LimitError, MissingArrayError, WrongModelError

@@ -1,40 +1,25 @@
 """Blocks of an archive: arrays of one kind, encoded, with a checksum."""
 
-__all__ = [
-    "Block",
-    "DamagedArchiveError",
-    "Kind",
-    "Method",
-    "checksum",
-    "number_of",
-    "raw_bytes",
-]
+__all__ = ["DTYPES", "Block", "Kind", "Method", "checksum", "placed", "raw_bytes"]
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from math import prod
 
 import numpy as np
 
+from ddf.archive.limits import MAX_DIMENSIONS
 from ddf.archive.protocol import Array
-from ddf.archive.varint import read_varint, write_varint
+from ddf.archive.varint import read_column, read_varint, write_column, write_varint
 
 DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "|b1")
 """The dtypes that an archive holds, by number."""
 
-MOST_SHARED = 1 << 16
-MOST_SHARED_BYTES = 1 << 26
-"""Limits on the arrays that share a block, and on their bytes: a damaged archive cannot make a reader allocate more."""
-
-MOST_BYTES = 1 << 40
-MOST_DIMENSIONS = 32
-"""Limits on one array. Older versions of NumPy have no more dimensions."""
-
-
-class DamagedArchiveError(ValueError):
-    """Bytes that are not what was written."""
+_SHARED, _BANDED = 4, 8
+_LARGEST = 1 << 62  # of a size
 
 
 class Method(IntEnum):
@@ -53,44 +38,53 @@ class Kind:
         method: How they are encoded.
         dtype: The number of their dtype in `DTYPES`.
         shape: The shape of each.
-        named: Whether they have names.
         shared: Whether a block holds any number of arrays, rather than one.
+        band: If not 0, the array is encoded in bands of this many rows (indices of the first axis).
     """
 
     method: Method
     dtype: int
     shape: tuple[int, ...]
-    named: bool = True
     shared: bool = False
+    band: int = 0
 
     def to_bytes(self) -> bytes:
-        flags = self.method | self.named << 2 | self.shared << 3
-        return bytes([flags, self.dtype, len(self.shape)]) + b"".join(map(write_varint, self.shape))
+        flags = self.method | _SHARED * self.shared | _BANDED * bool(self.band)
+        return bytes([flags, self.dtype, len(self.shape)]) + write_column(
+            (*self.shape, self.band) if self.band else self.shape
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Kind":
-        try:
-            flags, dtype, dimensions = data[:3]
-            if dtype >= len(DTYPES) or dimensions > MOST_DIMENSIONS:
-                raise ValueError(f"it has dtype {dtype} and {dimensions} dimensions")
-            shape = []
-            position = 3
-            for _ in range(dimensions):
-                size, position = read_varint(data, position)
-                shape.append(size)
-            kind = cls(Method(flags & 3), dtype, tuple(shape), bool(flags & 4), bool(flags & 8))
-            if kind.to_bytes() != data:
-                raise ValueError("it has unknown flags or superfluous bytes")
-            if prod(size or 1 for size in shape) * np.dtype(DTYPES[dtype]).itemsize > MOST_BYTES:
-                raise ValueError(f"arrays of shape {kind.shape} are too large")
-        except ValueError as error:
-            raise DamagedArchiveError(f"the archive is damaged: a kind of array is unreadable ({error})") from error
+        if len(data) < 3 or data[1] >= len(DTYPES) or data[2] > MAX_DIMENSIONS:
+            raise ValueError(f"a kind of array is invalid: {data[:8].hex()}")
+        flags, dtype, dimensions = data[:3]
+        shape, position = read_column(data, 3, dimensions)
+        band, position = read_varint(data, position) if flags & _BANDED else (0, position)
+        kind = cls(Method(flags & 3), dtype, tuple(shape.tolist()), bool(flags & _SHARED), band)
+        if kind.to_bytes() != data:
+            raise ValueError("a kind of array has unknown flags or superfluous bytes")
+        if prod(size or 1 for size in kind.shape) * kind.itemsize > _LARGEST:
+            raise ValueError(f"arrays of shape {kind.shape} are too large")
+        if band and (kind.shared or kind.method != Method.CODEC or band >= (kind.shape or (0,))[0]):
+            raise ValueError(f"arrays of shape {kind.shape} cannot have bands of {band} rows")
         return kind
 
-    @property
+    @cached_property
+    def itemsize(self) -> int:
+        """The size of a value in bytes."""
+        return np.dtype(DTYPES[self.dtype]).itemsize
+
+    @cached_property
     def size(self) -> int:
         """The size of one array in bytes."""
-        return prod(self.shape) * np.dtype(DTYPES[self.dtype]).itemsize
+        return prod(self.shape) * self.itemsize
+
+    @property
+    def bands(self) -> list[slice]:
+        """The rows of each band."""
+        rows = self.shape[0]
+        return [slice(first, min(first + self.band, rows)) for first in range(0, rows, self.band)]
 
 
 @dataclass(frozen=True)
@@ -99,81 +93,35 @@ class Block:
 
     Arguments:
         kind: What they have in common.
-        names: Their names.
-        checksum: CRC-32 of the kind, the names, the arrays and the length of the code; in a block that was read, also
-            of the number of arrays before it.
+        count: Their number.
+        checksum: CRC-32 of what the block decodes to (see `checksum`); in a block that was read, also of its place.
         payload: The code.
         number: How many arrays come before it in the archive, where that is known.
     """
 
     kind: Kind
-    names: tuple[str, ...]
+    count: int
     checksum: int
     payload: bytes
     number: int = 0
 
-    @property
-    def label(self) -> str:
-        """The name of the block in errors."""
-        return repr(self.names[0]) if self.names[0] else f"array {self.number}"
 
-    def to_bytes(self, number: int) -> bytes:
-        """Return the body of its record, after `number` arrays."""
-        count = write_varint(len(self.names)) if self.kind.shared else b""
-        return (
-            count + _names(self.kind, self.names) + _placed(self.checksum, number).to_bytes(4, "little") + self.payload
-        )
-
-    @classmethod
-    def from_bytes(cls, kind: Kind, data: bytes, number: int) -> "Block":
-        try:
-            count, position = read_varint(data, 0) if kind.shared else (1, 0)
-            if count < 1 or (count > 1 and count * kind.size > MOST_SHARED_BYTES) or count > MOST_SHARED:
-                raise ValueError(f"it claims to hold {count} arrays")
-            names = []
-            for _ in range(count if kind.named else 0):
-                length, position = read_varint(data, position)
-                if position + length > len(data):
-                    raise ValueError("a name is cut off")
-                names.append(data[position : position + length].decode())
-                position += length
-            if position + 4 > len(data):
-                raise ValueError("it is cut off")
-        except ValueError as error:
-            raise DamagedArchiveError(f"the archive is damaged: a block is unreadable ({error})") from error
-        checksum = int.from_bytes(data[position : position + 4], "little")
-        return cls(kind, tuple(names) if kind.named else ("",) * count, checksum, data[position + 4 :], number)
-
-
-def checksum(kind: Kind, names: Sequence[str], arrays: Sequence[Array], payload: bytes) -> int:
-    """Return the checksum of what a block decodes to, and of the length of its code.
+def checksum(kind: Kind, arrays: Iterable[Array], payload: bytes) -> int:
+    """Return the CRC-32 of the contents and the kind of a block, and of the length of its code.
 
     The length is part of it because a decoder does not notice superfluous bytes.
     """
-    crc = zlib.crc32(kind.to_bytes() + _names(kind, names) + write_varint(len(payload)))
+    crc = 0
     for array in arrays:
         crc = zlib.crc32(raw_bytes(kind, array), crc)
-    return crc
+    return zlib.crc32(kind.to_bytes() + write_varint(len(payload)), crc)
 
 
-def number_of(block: Block, arrays: Sequence[Array], slack: int = 0) -> int | None:
-    """Return how many arrays come before a block that holds these: its number, or up to `slack` more, or None."""
-    content = checksum(block.kind, block.names, arrays, block.payload)
-    numbers = range(block.number, block.number + slack + 1)
-    return next((number for number in numbers if _placed(content, number) == block.checksum), None)
+def placed(checksum: int, number: int) -> int:
+    """Extend a checksum by the number of arrays before a block, so that no block passes for another."""
+    return zlib.crc32(write_varint(number), checksum)
 
 
 def raw_bytes(kind: Kind, array: Array) -> memoryview:
     """Return the values of an array, little-endian, in C order."""
     return np.ascontiguousarray(array, dtype=DTYPES[kind.dtype]).reshape(-1).view(np.uint8).data
-
-
-def _names(kind: Kind, names: Sequence[str]) -> bytes:
-    if not kind.named:
-        return b""
-    return b"".join(write_varint(len(name.encode())) + name.encode() for name in names)
-
-
-def _placed(checksum: int, number: int) -> int:
-    """Add the number of arrays before a block to its checksum, so that no block passes for another."""
-    return zlib.crc32(write_varint(number), checksum)

@@ -1,12 +1,14 @@
 """Ordered work in threads."""
 
-__all__ = ["Pool", "usable_cores"]
+__all__ = ["Pool", "check_counts", "thread_count", "usable_cores"]
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
+
+import numpy as np
 
 Result = TypeVar("Result")
 
@@ -62,3 +64,18 @@ class Pool(Generic[Result]):
         self._jobs.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse what is not a positive integer."""
+    for name, value in counts.items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name}={value!r} is out of range: pass a positive integer")
+
+
+def thread_count(threads: int | None) -> int:
+    """Return the number of threads to use: the one passed, or one per core."""
+    if threads is None:
+        return usable_cores()
+    check_counts(threads=threads)
+    return threads

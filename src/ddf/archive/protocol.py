@@ -1,16 +1,14 @@
 """What an archive expects of the codec that it stores arrays with."""
 
-__all__ = ["Array", "Codec", "InvalidCodeError"]
+__all__ = ["Array", "Codec", "InvalidCodeError", "check_model"]
 
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ddf.errors import InvalidCodeError
+
 Array = np.ndarray[Any, Any]
-
-
-class InvalidCodeError(ValueError):
-    """Bytes that no encoder writes."""
 
 
 @runtime_checkable
@@ -33,3 +31,9 @@ class Codec(Protocol):
 
     def to_bytes(self) -> bytes:
         """Return the model file; `ddf.modelfile.from_bytes` loads it."""
+
+
+def check_model(model: Codec | None) -> None:
+    """Refuse what is not a codec."""
+    if model is not None and not isinstance(model, Codec):
+        raise TypeError(f"{model!r} is not a codec: pass a model that ddf.load(path) returns, other than a float flow")

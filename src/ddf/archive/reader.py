@@ -2,217 +2,245 @@
 
 __all__ = ["Archive", "decompress"]
 
-import io
-import os
-import weakref
-import zlib
-from bisect import bisect_right
-from collections.abc import Iterator
+import operator
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from types import MappingProxyType
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ddf import modelfile
-from ddf.archive.blocks import Block, DamagedArchiveError, Kind, Method
+from ddf.archive.blocks import Block, Method
 from ddf.archive.coding import decode_block
-from ddf.archive.layout import (
-    AGAIN,
-    BLOCK,
-    EMBEDDED,
-    END,
-    FOOTER_SIZE,
-    HEAD,
-    HEADER_SIZE,
-    INDEX,
-    KIND,
-    MAGIC,
-    MODEL,
-    NO_MODEL,
-    VERSION,
-    Index,
-    Record,
-    WrongModelError,
-    check_model,
-    matches,
-    thread_count,
-    wrong_model,
-)
-from ddf.archive.parallel import Pool
-from ddf.archive.protocol import Array, Codec
-from ddf.archive.varint import read_varint
+from ddf.archive.contents import Contents
+from ddf.archive.formats import FileFormat
+from ddf.archive.limits import DEFAULT_MAX_BYTES, check_size
+from ddf.archive.parallel import Pool, check_counts, thread_count
+from ddf.archive.protocol import Array, Codec, check_model
+from ddf.archive.records import HEADER_SIZE, MODEL, NO_MODEL, read_record
+from ddf.archive.sources import open_source
+from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, MissingArrayError, WrongModelError
 
 
-class Archive:
-    """Reads an archive, one array at a time or all of them.
+class Archive(Mapping[str | int, Array]):
+    """A mapping from the names of an archive's arrays to the arrays, which are decoded when they are accessed.
+
+    Arrays are also accessible by their number, and those without a name only by it. Any number of threads and forked
+    processes may read, and an archive can be pickled; it is opened again when it is first used.
 
     Arguments:
-        path: The file, its bytes, or an open file that can seek.
+        path: The file, a URL that `fsspec` opens, the bytes of an archive, or an open file that can seek.
         model: The codec it was made with; not needed if the archive contains it or was made without one.
+        max_bytes: The largest array to decode, in bytes. A damaged or hostile archive cannot use more memory than that.
+        threads: The number of threads that decode in `items` and `values`; None for one per core.
+        storage_options: Options of the file system of a URL.
+
+    Examples:
+        >>> from ddf.archive import ArchiveWriter
+        >>> with ArchiveWriter("maps.ddf", model=None) as archive:
+        ...     archive.add(np.eye(2, dtype=np.uint8), "eye")
+        >>> archive = Archive("maps.ddf")
+        >>> list(archive)
+        ['eye']
+        >>> archive["eye"]
+        array([[1, 0],
+               [0, 1]], dtype=uint8)
     """
 
-    def __init__(self, path: str | PathLike[str] | bytes | BinaryIO, model: Codec | None = None) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+        model: Codec | None = None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        threads: int | None = None,
+        storage_options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         check_model(model)
-        self._file: BinaryIO
-        if isinstance(path, bytearray | memoryview):
-            path = bytes(path)
-        if isinstance(path, bytes):
-            self._file, self.name = io.BytesIO(path), "the archive"
-        elif isinstance(path, str | PathLike):
-            self._file, self.name = Path(path).open("rb"), str(path)  # noqa: SIM115 (closed by close)
-            weakref.finalize(self, self._file.close)
-        elif hasattr(path, "read") and hasattr(path, "seek"):
-            self._file, self.name = path, "the archive"
+        check_counts(max_bytes=max_bytes)
+        thread_count(threads)
+        if isinstance(path, PathLike) or (isinstance(path, str) and "://" not in path):
+            path = str(Path(path))
+            self._path: Any = str(Path(path).absolute())
         else:
-            raise TypeError(f"an archive is a path, bytes or an open file, not {path!r}")
+            self._path = path
+        self._given = model
+        self.max_bytes = int(max_bytes)
+        self.threads = threads
+        self.storage_options = dict(storage_options)
+        source = open_source(path, self.storage_options)
         try:
-            self._file.seek(0, os.SEEK_END)
-            self.size = self._file.tell()
-            self.fingerprint, self.embeds_model = self._read_header()
-            self.index, self.end = self._read_end()
-            self._model = model
-            self._embedded: Codec | None = None
+            self.__dict__["contents"] = Contents(source)
         except BaseException:
-            self._file.close()
+            source.close()
             raise
 
-    # ---- Contents ----------------------------------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        if not isinstance(self._path, str | bytes | bytearray | memoryview):
+            raise TypeError(f"{self.name} was opened as a file object and cannot be pickled: open it by its path or URL")
+        options = {name: getattr(self, name) for name in ("_given", "max_bytes", "threads", "storage_options")}
+        return {"_path": bytes(self._path) if isinstance(self._path, memoryview) else self._path, **options}
+
+    @cached_property
+    def contents(self) -> Contents:
+        """The header and the index."""
+        return Contents(open_source(self._path, self.storage_options))
+
+    # ---- Description
 
     @property
-    def names(self) -> list[str]:
-        """The names of the arrays, in order."""
-        return self.index.names or [""] * len(self)
+    def name(self) -> str:
+        """The path or the URL."""
+        return self.contents.source.name
 
-    def __len__(self) -> int:
-        return self.index.maps
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return self.contents.source.size
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The fingerprint of the model, 16 zeros if there is none."""
+        return self.contents.header.fingerprint
+
+    @property
+    def embeds_model(self) -> bool:
+        """Whether the archive contains its model."""
+        return self.contents.header.embeds_model
 
     def __repr__(self) -> str:
         model = "no model" if self.fingerprint == NO_MODEL else f"model {self.fingerprint.hex()}"
         inside = ", embedded" if self.embeds_model else ""
         return f"Archive({self.name!r}: {len(self)} arrays, {self.size} bytes; {model}{inside})"
 
-    def __iter__(self) -> Iterator[tuple[str, Array]]:
-        """Yield all arrays with their names, in order."""
-        return self.items()
+    # ---- The mapping
 
-    def items(self, threads: int | None = None) -> Iterator[tuple[str, Array]]:
-        """Yield all arrays with their names, in order.
+    def __len__(self) -> int:
+        return self.contents.index.table.arrays
 
-        Arguments:
-            threads: The number of threads that decode; None for one per core.
+    def __iter__(self) -> Iterator[str | int]:
+        """Yield the names of the arrays, in order; for an array without a name, its number."""
+        names = self.contents.index.table.names
+        if not names:
+            yield from range(len(self))
+            return
+        for number, name in enumerate(names):
+            yield name or number
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            return key in self._numbers
+        return isinstance(key, int | np.integer) and -len(self) <= key < len(self)
+
+    def __getitem__(self, key: str | int) -> Array:
+        """Return an array by its name or its number."""
+        number = self.number_of(key)
+        block = self.contents.read_block(self.contents.block_of(number))
+        return self.decode_block(block, thread_count(self.threads))[number - block.number]
+
+    def items(self) -> ItemsView[str | int, Array]:
+        """Return a view of the names and arrays, which decodes them in order and in several threads."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Array]:
+        """Return a view of the arrays, which decodes them in order and in several threads."""
+        return _Values(self)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.contents.index.table.names) if name}
+
+    def number_of(self, key: str | int) -> int:
+        """Return the number of an array."""
+        if isinstance(key, str):
+            if key not in self._numbers:
+                raise MissingArrayError(f"{self.name} does not contain an array named {key!r}")
+            return self._numbers[key]
+        try:
+            number = operator.index(key)
+        except TypeError:
+            raise TypeError(f"an array is selected by its name or its number, not by {key!r}") from None
+        if not -len(self) <= number < len(self):
+            raise MissingArrayError(f"number {number} is out of range: {self.name} contains {len(self)} arrays")
+        return number % len(self)
+
+    def format_of(self, key: str | int) -> FileFormat | None:
+        """Return the format of the file that an array came from; None for other arrays.
+
+        Raises:
+            ValueError: The format was written by a newer version of ddf.
         """
-        count = thread_count(threads)
-        coded = any(Kind.from_bytes(body).method == Method.CODEC for _, body in self.kinds())
-        return self._items(self.model if coded else None, count)
+        index = self.contents.index
+        number = index.table.formats[self.number_of(key)] if index.table.formats else 0
+        return FileFormat.from_bytes(index.formats[number - 1]) if number else None
 
-    def _items(self, model: Codec | None, threads: int) -> Iterator[tuple[str, Array]]:
-        pool: Pool[tuple[Block, list[Array]]] = Pool(threads)
-        found = 0
+    # ---- Decoding
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks in order, without decoding them."""
+        for number in range(len(self.contents.index.table.sizes)):
+            yield self.contents.read_block(number)
+
+    def arrays(self) -> Iterator[tuple[int, Array]]:
+        """Yield the number and the values of each array, in order; decode in several threads."""
+        pool: Pool[tuple[int, list[Array]]] = Pool(thread_count(self.threads))
         try:
             for block in self.blocks():
-                pool.submit(_decode, model, block)
-                for done, arrays in pool.ready():
-                    yield from zip(done.names, arrays, strict=True)
-                found += len(block.names)
-            for done, arrays in pool.rest():
-                yield from zip(done.names, arrays, strict=True)
+                pool.submit(lambda block: (block.number, self.decode_block(block)), block)
+                for first, arrays in pool.ready():
+                    yield from enumerate(arrays, first)
+            for first, arrays in pool.rest():
+                yield from enumerate(arrays, first)
         finally:
             pool.close()
-        if found != len(self):
-            raise self._damaged(f"it holds {found} arrays, but its index lists {len(self)}")
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._places
+    def decode_block(self, block: Block, threads: int = 1) -> list[Array]:
+        """Return the arrays of a block, after comparing them with their checksum.
 
-    def __getitem__(self, which: str | int) -> Array:
-        """Return one array, by its name or its number."""
-        if not isinstance(which, str | int | np.integer):
-            raise TypeError(f"an array is selected by its name or its number, not by {which!r}")
-        if isinstance(which, str):
-            if which not in self._places:
-                raise KeyError(f"{self.name} holds no array named {which!r}")
-            which = self._places[which]
-        number = which + len(self) if which < 0 else which
-        if not 0 <= number < len(self):
-            raise IndexError(f"number {which} is out of range: {self.name} holds {len(self)} arrays")
-        point = bisect_right(self.index.points, number, key=lambda point: point[2]) - 1
-        start, kind_at, before = self.index.points[point]
-        for block in self.blocks(start, self._kind(kind_at), before):
-            if number < before + len(block.names):
-                return decode_block(self.model if block.kind.method == Method.CODEC else None, block)[number - before]
-            before += len(block.names)
-        raise self._damaged("its index lists an array that is missing")
+        Arguments:
+            block: The block.
+            threads: The number of threads for the bands of a large array.
+        """
+        check_size(f"{self.name}: {self.contents.label(block)}", block.kind.size, self.max_bytes)
+        try:
+            return decode_block(self.model if block.kind.method == Method.CODEC else None, block, threads)
+        except InvalidCodeError as error:
+            label = self.contents.label(block)
+            raise DamagedArchiveError(f"{self.name} is damaged: {label} cannot be decoded ({error})") from error
 
-    @property
-    def _places(self) -> dict[str, int]:
-        if not hasattr(self, "_found_places"):
-            self._found_places = {name: i for i, name in enumerate(self.index.names) if name}
-        return self._found_places
+    # ---- The model
 
     @property
     def model(self) -> Codec | None:
         """The codec that the archive needs: the embedded one, or the one that was passed."""
         if self.fingerprint == NO_MODEL:
             return None
-        if self._model is not None and self._model.fingerprint == self.fingerprint:
-            return self._model
+        if self._given is not None and self._given.fingerprint == self.fingerprint:
+            return self._given
         if not self.embeds_model:
-            raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._model)}")
-        if self._embedded is None:
-            record = self._record(HEADER_SIZE)
-            if record.type != MODEL or not matches(record.body):
-                raise self._damaged("the embedded model does not match its checksum")
-            self._embedded = self._load(record.body[4:])
-            if self._embedded.fingerprint != self.fingerprint:
-                raise self._damaged("the embedded model has another fingerprint than the header")
+            raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._given)}")
         return self._embedded
 
-    def _load(self, data: bytes) -> Codec:
-        try:
-            model = modelfile.from_bytes(data, "the embedded model")
-        except ValueError as error:
-            raise self._damaged(f"the embedded model is unreadable ({error})") from error
-        if not isinstance(model, Codec):
-            raise self._damaged("the embedded model cannot decode")
+    @cached_property
+    def _embedded(self) -> Codec:
+        record = read_record(self.contents.source.read, HEADER_SIZE, self.size)
+        if record is None or record.type != MODEL:
+            raise self.contents.damaged("the embedded model does not match its checksum")
+        model = load_embedded(record.head, self.name)
+        if model.fingerprint != self.fingerprint:
+            raise self.contents.damaged("the embedded model has a different fingerprint from the header")
         return model
 
-    def blocks(self, start: int | None = None, kind: Kind | None = None, number: int = 0) -> Iterator[Block]:
-        """Yield blocks in order.
-
-        Arguments:
-            start: Where in the file to start; None for the first block.
-            kind: The kind that applies there.
-            number: How many arrays come before.
-        """
-        position = HEADER_SIZE if start is None else start
-        while position < self.end:
-            begin = position
-            record = self._record(position)
-            position = record.after
-            if record.type in (KIND, AGAIN):
-                kind = self._kind_in(record)
-            elif record.type == BLOCK:
-                if kind is None:
-                    raise self._damaged("a block comes before its kind")
-                block = Block.from_bytes(kind, record.body, number)
-                number += len(block.names)
-                yield block
-            elif record.type == INDEX:
-                raise self._damaged("it has an index in the middle")
-            if begin == HEADER_SIZE and self.embeds_model and record.type != MODEL:
-                raise self._damaged("the embedded model is missing")
-
-    def kinds(self) -> list[tuple[int, bytes]]:
-        """Return the places of kinds in the file, and their bytes."""
-        if self.index.blocks == 1:
-            _, kind_at, _ = self.index.points[0]
-            return [(kind_at, self._kind(kind_at).to_bytes())]
-        return list(self.index.kinds)
+    # ---- Closing
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self.contents.source.close()
 
     def __enter__(self) -> "Archive":
         return self
@@ -220,88 +248,44 @@ class Archive:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- Bytes -------------------------------------------------------------------------------------------------------
 
-    def _read_header(self) -> tuple[bytes, bool]:
-        header = self._bytes(0, min(self.size, HEADER_SIZE))
-        if header[:4] != MAGIC:
-            raise DamagedArchiveError(f"{self.name} is not a ddf archive")
-        if len(header) < HEADER_SIZE:
-            raise self._damaged("it is cut off")
-        if zlib.crc32(header[:-4]) != int.from_bytes(header[-4:], "little"):
-            raise self._damaged("its header does not match its checksum")
-        if header[4] > VERSION:
-            raise DamagedArchiveError(
-                f"{self.name} has version {header[4]}, but this ddf reads up to {VERSION}: install a newer one"
-            )
-        if header[4] != VERSION or header[5] > EMBEDDED:
-            raise self._damaged("its header is invalid")
-        return header[6:22], bool(header[5])
+class _Items(ItemsView[str | int, Array]):
+    _mapping: Archive
 
-    def _read_end(self) -> tuple[Index, int]:
-        footer = self._bytes(self.size - FOOTER_SIZE, FOOTER_SIZE) if self.size >= HEADER_SIZE + FOOTER_SIZE else b""
-        if footer[4:] != END:
-            raise self._damaged("its end is missing; `recover` may save what is left")
-        start = self.size - int.from_bytes(footer[:4], "little")
-        if start < HEADER_SIZE:
-            raise self._damaged("its footer is invalid; `recover` may save what is left")
-        record = self._record(start, self.size - FOOTER_SIZE)
-        if record.type != INDEX or record.after != self.size - FOOTER_SIZE or not matches(record.body):
-            raise self._damaged("its index does not match its checksum; `recover` may save what is left")
-        try:
-            return Index.from_bytes(record.body[4:], self.size), start
-        except (ValueError, zlib.error) as error:
-            raise self._damaged(f"its index is unreadable ({error})") from error
-
-    def _bytes(self, start: int, count: int) -> bytes:
-        if self._file.closed:
-            raise ValueError(f"{self.name} is closed")
-        self._file.seek(start)
-        return self._file.read(count)
-
-    def _record(self, position: int, end: int | None = None) -> Record:
-        """Read the record at a place."""
-        end = self.end if end is None else end
-        head = self._bytes(position, min(HEAD, end - position))
-        try:
-            number, used = read_varint(head, 0)
-        except ValueError as error:
-            raise self._damaged(f"a record is unreadable ({error})") from error
-        number, kind = divmod(number, 4)
-        position += used
-        if kind == MODEL and not (position == HEADER_SIZE + used and self.embeds_model):
-            return Record(AGAIN, number, b"", position)
-        if position + number > end:
-            raise self._damaged("a record is longer than the file")
-        return Record(kind, number, self._bytes(position, number), position + number)
-
-    def _kind(self, position: int) -> Kind:
-        """Read the kind that a record sets, for the first time or again."""
-        record = self._record(position)
-        if record.type not in (KIND, AGAIN):
-            raise self._damaged("its index does not point to a kind")
-        return self._kind_in(record)
-
-    def _kind_in(self, record: Record) -> Kind:
-        if record.type == AGAIN:
-            if record.number >= len(self.index.kinds):
-                raise self._damaged(f"it refers to a kind of array {record.number} that is missing")
-            return Kind.from_bytes(self.index.kinds[record.number][1])
-        if not matches(record.body):
-            raise self._damaged("a kind of array does not match its checksum")
-        return Kind.from_bytes(record.body[4:])
-
-    def _damaged(self, why: str) -> DamagedArchiveError:
-        return DamagedArchiveError(f"{self.name} is damaged: {why}")
+    def __iter__(self) -> Iterator[tuple[str | int, Array]]:
+        names = self._mapping.contents.index.table.names
+        for number, array in self._mapping.arrays():
+            yield (names[number] if names else "") or number, array
 
 
-def _decode(model: Codec | None, block: Block) -> tuple[Block, list[Array]]:
-    return block, decode_block(model, block)
+class _Values(ValuesView[Array]):
+    _mapping: Archive
+
+    def __iter__(self) -> Iterator[Array]:
+        for _, array in self._mapping.arrays():
+            yield array
 
 
-def decompress(data: bytes, model: Codec | None = None) -> Array:
-    """Return the array of an archive that holds one."""
-    archive = Archive(data, model)
+def wrong_model(needed: bytes, given: Codec | None) -> str:
+    """Return the message for an archive that needs another model."""
+    have = "none was passed" if given is None else f"the one passed is {given.fingerprint.hex()}"
+    return f"it needs the model {needed.hex()}, but {have}; pass that one (--model FILE, in Python model=)"
+
+
+def load_embedded(data: bytes, name: str) -> Codec:
+    """Load the model that an archive contains."""
+    try:
+        model = modelfile.from_bytes(data, "the embedded model")
+    except DdfError as error:
+        raise DamagedArchiveError(f"{name} is damaged: the embedded model is unreadable ({error})") from error
+    if not isinstance(model, Codec):
+        raise DamagedArchiveError(f"{name} is damaged: the embedded model cannot decode")
+    return model
+
+
+def decompress(data: bytes, model: Codec | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> Array:
+    """Return the array of an archive that contains one."""
+    archive = Archive(data, model, max_bytes)
     if len(archive) != 1:
-        raise ValueError(f"this archive holds {len(archive)} arrays, not one; open it as an Archive")
+        raise ValueError(f"this archive contains {len(archive)} arrays, not one; open it as an Archive")
     return archive[0]

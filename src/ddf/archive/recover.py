@@ -1,316 +1,380 @@
 """Recover the intact arrays of a damaged archive."""
 
-__all__ = ["Recovered", "needed_model", "recover"]
+__all__ = ["Recovery", "recover"]
 
-import io
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
+from typing import NamedTuple
 
-from ddf.archive.blocks import Block, DamagedArchiveError, Kind, Method, number_of
+from ddf.archive.blocks import Block, Kind, Method
 from ddf.archive.coding import decode_block
-from ddf.archive.layout import (
-    AGAIN,
-    BLOCK,
+from ddf.archive.formats import FileFormat
+from ddf.archive.limits import DEFAULT_MAX_BYTES, check_size, table_limit
+from ddf.archive.protocol import Array, Codec, check_model
+from ddf.archive.reader import load_embedded, wrong_model
+from ddf.archive.records import (
     END,
     FOOTER_SIZE,
-    HEAD,
+    FORMAT,
+    GROUP,
     HEADER_SIZE,
     INDEX,
-    KIND,
     MAGIC,
+    MARKER,
     MODEL,
     NO_MODEL,
-    STRIDE,
+    Group,
+    Header,
     Index,
     Record,
-    WrongModelError,
-    check_model,
-    matches,
+    read_record,
 )
-from ddf.archive.protocol import Array, Codec
-from ddf.archive.reader import Archive
-from ddf.archive.varint import read_varint, write_varint
+from ddf.archive.sources import Source, open_source
+from ddf.archive.tables import CHECKSUM_SIZE, Table
+from ddf.archive.varint import read_varint
+from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, WrongModelError
 
-_MOST_LOST = 4096  # consecutive arrays that may be missing
-_MOST_LOST_OTHERS = 16  # the same if other kinds are tried too: the more is tried, the weaker a checksum is
-_MOST_TRIED = 1 << 28  # bytes of arrays to decode for one block, over all kinds that are tried
-_LEAST_TRIED = 1 << 16  # bytes that each kind counts for at least
-_MOST_KINDS = 1 << 14  # in an archive without an index
-_FOREIGN, _BROKEN, _COMPLETE = -1, 0, 1 << 60  # how a chain of records ends; see `_Salvage._chain`
+_PIECE = 1 << 20  # bytes that are searched at once
+_TRIED = 4  # places at which a block is looked for
+_EFFORT, _SLACK = 32, 1 << 24
+_COST = 16  # of a block, beside its bytes
+"""Reading stops after `_EFFORT` times the size of the archive, which damage does not reach unless it was made to."""
+
+
+class Recovered(NamedTuple):
+    """An intact array of a damaged archive.
+
+    Arguments:
+        number: Its number in the archive.
+        name: Its name; "" if it has none, or if the name is lost.
+        array: Its values.
+        format: The format of the file that it came from; None if it was not a file, or if that is lost.
+    """
+
+    number: int
+    name: str
+    array: Array
+    format: FileFormat | None
 
 
 @dataclass
-class Recovered:
-    """The intact contents of a damaged archive.
+class _Section:
+    """A group of blocks.
 
     Arguments:
-        arrays: The arrays with their names, in order; arrays without a name have their number, in six digits.
-        lost: What is wrong, and where.
+        table: What they hold.
+        number: How many arrays come before.
+        begin: Where they began when the archive was written.
+        found: Where they may begin now.
     """
 
-    arrays: list[tuple[str, Array]] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
+    table: Table
+    number: int
+    begin: int
+    found: list[int]
 
 
-def recover(path: str | PathLike[str] | bytes, model: Codec | None = None) -> Recovered:
-    """Read what is intact of a damaged archive; everything returned has been checked.
+class Recovery:
+    """Reads what is intact of a damaged archive. Iterating yields arrays, each of which has been checked.
 
     Arguments:
-        path: The file, or its bytes.
+        path: The file, its bytes, or a URL.
         model: The codec it was made with, if the archive does not contain it.
+        max_bytes: The largest array to decode, in bytes.
+
+    After the iteration, `lost` lists what is damaged, and where.
     """
-    data = bytes(path) if isinstance(path, bytes | bytearray | memoryview) else Path(path).read_bytes()
-    return _Salvage(data, model).run()
 
-
-def needed_model(path: str | PathLike[str] | bytes) -> bytes | None:
-    """Return the fingerprint of the model that an archive needs; None if it contains it or needs none."""
-    if isinstance(path, bytes | bytearray | memoryview):
-        header = bytes(path[:HEADER_SIZE])
-    else:
-        with Path(path).open("rb") as file:
-            header = file.read(HEADER_SIZE)
-    try:
-        salvage = _Salvage(header, None)
-    except DamagedArchiveError:
-        return None
-    given = salvage.embeds_model or salvage.fingerprint == NO_MODEL
-    return None if given else salvage.fingerprint
-
-
-class _Salvage(Archive):
-    """An archive that is read from its first byte to its last, with or without its index."""
-
-    def __init__(self, data: bytes, model: Codec | None) -> None:
+    def __init__(
+        self, path: str | PathLike[str] | bytes, model: Codec | None = None, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
         check_model(model)
-        self.name = "the archive"
-        self._file = io.BytesIO(data)
-        self._data = data
-        self.size = self.end = len(data)
-        self.embeds_model = False
-        self._model, self._embedded = model, None
-        self.found = Recovered()
-        self.number = 0  # of the next array
+        self.source: Source = open_source(path)
+        self.max_bytes = max_bytes
+        self.lost: list[str] = []
+        self._given = model
+        self._formats: dict[int, bytes] = {}
+        self._index: Index | None = None
+        self._index_at = 0
+        self._embedded: Codec | None = None
+        self._effort = _EFFORT * self.source.size + _SLACK
+        self.fingerprint = NO_MODEL if model is None else model.fingerprint
         try:
-            self.index, self.end = self._read_end()
-        except DamagedArchiveError as error:
-            self.index = Index(0, -1, [], [], [])
-            self.found.lost.append(str(error))
-        self.sure: Kind | None = None  # the kind of the block before, unless a record has set one since
-        self.chains: dict[int, int] = {}
-        self.known = dict(self.index.kinds)
-        self.points = {place: (kind_at, number) for place, kind_at, number in self.index.points}
-        self.kinds_seen = [Kind.from_bytes(body) for _, body in self.index.kinds]
-        self.places = sorted({*self.known, *self.points, self.end}) if self.index.maps >= 0 else []
+            self._survey()
+        except BaseException:
+            self.source.close()
+            raise
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether the archive needs a model that it does not contain, and that was not passed."""
+        given = self._embedded or self._given
+        return self.fingerprint != NO_MODEL and (given is None or given.fingerprint != self.fingerprint)
+
+    def __iter__(self) -> Iterator[Recovered]:
+        return self._arrays()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.source.close()
+
+    def __enter__(self) -> "Recovery":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- The records
+
+    def _survey(self) -> None:
+        """Find all intact records."""
+        size = self.source.size
+        begin = self.source.read(0, min(HEADER_SIZE, size))
+        end = self.source.read(max(0, size - len(END)), min(len(END), size))
+        header = None
         try:
-            self.fingerprint, self.embeds_model = self._read_header()
+            header = Header.from_bytes(begin, self.source.name)
+            self.fingerprint = header.fingerprint
         except DamagedArchiveError as error:
-            if data[:4] != MAGIC and data[-4:] != END:
+            if begin[:4] != MAGIC and end != END:
                 raise
-            no_archive = str(error).endswith("is not a ddf archive")
-            self.found.lost.append("the header of the archive is missing" if no_archive else str(error))
-            self.fingerprint, self.embeds_model = self._guess_model()
+            self.lost.append(str(error))
+        if end != END:
+            self.lost.append("the end of the archive is missing")
+        groups = []
+        for record in self._records():
+            if record.type == MODEL and record.position == HEADER_SIZE:
+                self._load_model(record, header)
+            elif record.type == FORMAT:
+                self._keep_format(record)
+            elif record.type == GROUP:
+                groups.append(record)
+            elif record.type == INDEX:
+                self._keep_index(record)
+        if header is not None and header.embeds_model and self._embedded is None:
+            self.lost.append("the embedded model is damaged")
+        self._sections = self._arranged(groups)
 
-    def _guess_model(self) -> tuple[bytes, bool]:
-        """Return the fingerprint of the model that an archive without a header needs, and whether it is embedded."""
-        self.embeds_model = True
-        with suppress(DamagedArchiveError):
-            record = self._record(HEADER_SIZE)
-            if record.type == MODEL and matches(record.body):
-                self._embedded = self._load(record.body[4:])
-                return self._embedded.fingerprint, True
-        return (NO_MODEL if self._model is None else self._model.fingerprint), False
+    def _records(self) -> Iterator[Record]:
+        """Yield the intact records, in order.
 
-    def run(self) -> Recovered:
-        position, kind = HEADER_SIZE, None
-        while position < self.end:
-            kind = self._kind_by_index(position, kind)
-            try:
-                record = self._record(position)
-                if record.type in (KIND, AGAIN):
-                    kind, self.sure = self._kind_in(record), None
-                elif record.type == BLOCK:
-                    kind = self.sure = self._keep(kind, record.body)
-                elif not matches(record.body) or (record.type == INDEX and record.after < self.size - FOOTER_SIZE):
-                    raise self._damaged("a record does not match its checksum")
-                elif record.type == INDEX:
-                    break
-            except (DamagedArchiveError, WrongModelError) as error:
-                self.found.lost.append(f"at byte {position}: {error}")
-                self.sure = None
-                position, kind = self._resume(position, kind)
-            else:
-                position = record.after
-        missing = self.index.maps - len(self.found.arrays)
-        if missing > 0:
-            self.found.lost.append(f"{missing} of {self.index.maps} arrays are missing")
-        return self.found
-
-    def _kind_by_index(self, position: int, kind: Kind | None) -> Kind | None:
-        """Return the kind at a place if the index knows it, and take over the number of arrays before it."""
-        if position in self.known:
-            return Kind.from_bytes(self.known[position])
-        if position in self.points:
-            kind_at, self.number = self.points[position]
-            with suppress(DamagedArchiveError):
-                return Kind.from_bytes(self.known[kind_at]) if kind_at in self.known else self._kind(kind_at)
-        return kind
-
-    def _kind_in(self, record: Record) -> Kind:
-        if record.type == AGAIN:
-            if record.number >= len(self.kinds_seen):
-                raise self._damaged(f"it refers to a kind of array {record.number} that is missing")
-            return self.kinds_seen[record.number]
-        kind = super()._kind_in(record)
-        if not self.index.kinds:
-            self.kinds_seen.append(kind)
-        return kind
-
-    def _keep(self, kind: Kind | None, body: bytes) -> Kind:
-        """Keep the arrays of a block and return their kind."""
-        if kind is None:
-            raise self._damaged("a block comes before its kind")
-        block, arrays, self.number = self._decoded_block(kind, body, self.number, _MOST_LOST if self.found.lost else 0)
-        if block.kind != kind:
-            self.found.lost.append(
-                f"{block.label} is of another kind than the record before it states; it was read nevertheless"
-            )
-        for name, array in zip(block.names, arrays, strict=True):
-            self.found.arrays.append((name or f"{self.number:06}", array))
-            self.number += 1
-        return block.kind
-
-    def _decoded_block(self, kind: Kind, body: bytes, number: int, slack: int) -> tuple[Block, list[Array], int]:
-        """Return a block, its arrays and how many come before it, of this kind or else of any other."""
-        first: ValueError | None = None
-        work = 0
-        others = [] if kind == self.sure else [other for other in reversed(self.kinds_seen) if other != kind]
-        for other in [kind, *others]:
-            work += other.size + _LEAST_TRIED
-            if first is not None and work > _MOST_TRIED:
-                break
-            allowed = slack if other == kind else min(slack, _MOST_LOST_OTHERS)
-            try:
-                block = Block.from_bytes(other, body, number)
-                model = self.model if other.method == Method.CODEC else None
-                arrays = decode_block(model, block, allowed)
-                found = number_of(block, arrays, allowed)
-                assert found is not None
-                self._check_names(block, found)
-                return block, arrays, found
-            except ValueError as error:
-                first = first or error
-        if isinstance(first, DamagedArchiveError | WrongModelError):
-            raise first
-        raise self._damaged(str(first)) from first
-
-    def _check_names(self, block: Block, number: int) -> None:
-        """Refuse a block whose names are not those in the index: it belongs to an archive within this one."""
-        after = number + len(block.names)
-        if self.places and (
-            after > self.index.maps or (self.index.names and tuple(self.index.names[number:after]) != block.names)
-        ):
-            raise self._damaged(f"{block.label} is not what its index lists")
-
-    def _resume(self, damaged: int, kind: Kind | None) -> tuple[int, Kind | None]:
-        """Return the next place where a readable record begins, and the kind of arrays there.
-
-        If the damage spared the length of the record, that is directly after it, and the block there has the next
-        number. Otherwise it may be anywhere: a place counts if the records from there on lead to the end of the
-        archive and the first of them is readable.
+        The data of a record are skipped if another record follows them; otherwise they are searched as well.
         """
-        if damaged in self.known:
-            body = self.known[damaged]
-            return damaged + len(write_varint(len(body) + 4 << 2 | KIND)) + len(body) + 4, kind
-        if self._leads_on(damaged + 1) and self._readable(damaged + 1, kind, self.number, 0):
-            return damaged + 1, kind  # the damage was in the one byte that sets a kind again
-        with suppress(ValueError):  # a damaged archive, or a number in it
-            record = self._record(damaged)
-            count = int(record.type == BLOCK)
-            if count and kind is not None and kind.shared:
-                count = read_varint(record.body, 0)[0]
-            next_known = min((place for place in (*self.known, *self.points) if place > damaged), default=-1)
-            if record.after == next_known or self._readable(record.after, kind, self.number + count, 0):
-                return record.after, kind
-        for position in range(damaged + 1, self.end):
-            if position in self.known or position in self.points:
-                return position, kind
-            if self._leads_on(position) and self._readable(position, kind, self.number, _MOST_LOST):
-                return position, kind
-        return self.end, kind
+        size, position = self.source.size, HEADER_SIZE
+        while 0 <= (position := self._next_marker(position)):
+            record = read_record(self.source.read, position, size, cut=True)
+            self._spend(_COST + (self._claimed(position) if record is None else len(record.head)))
+            if record is None:
+                position += 1
+                continue
+            yield record
+            follows = self.source.read(record.after, min(len(MARKER), max(0, size - record.after)))
+            skips = follows == MARKER or record.after + FOOTER_SIZE == size
+            position = record.after if skips else record.data
 
-    def _readable(self, position: int, kind: Kind | None, number: int, slack: int) -> bool:
-        """Return whether an intact record begins here."""
+    def _spend(self, effort: int) -> None:
+        self._effort -= effort
+        if self._effort < 0:
+            raise DamagedArchiveError(f"{self.source.name} is too damaged to recover all of it")
+
+    def _claimed(self, position: int) -> int:
+        """Return the size of the head that a damaged record claims, which was read to compare its checksum."""
+        start = self.source.read(position, min(16, self.source.size - position))
         try:
-            record = self._record(position)
-            if record.type == KIND:
-                return slack > 0 and matches(record.body)
-            if record.type == AGAIN:
-                follows = self._record(record.after)
-                if follows.type != BLOCK or record.number >= len(self.kinds_seen):
-                    return False
-                self._decoded_block(self.kinds_seen[record.number], follows.body, number, slack)
-                return True
-            if record.type != BLOCK or kind is None:
-                return record.type == INDEX and matches(record.body) and slack > 0
-            self._decoded_block(kind, record.body, number, slack)
-        except ValueError:  # a damaged archive, a wrong model, or an invalid number
-            return False
-        return True
-
-    def _leads_on(self, position: int) -> bool:
-        """Return whether records follow one another from here to a place in the index; without it, to the end.
-
-        If bytes are missing or were inserted, the index is wrong about all places after them.
-        """
-        chain = self._chain(position)
-        if not self.places or chain >= _COMPLETE:
-            return chain >= STRIDE
-        place = next((place for place in self.places if place >= position), -1)
-        while position < place:
-            after, _ = self._next(position)
-            if after is None:
-                return False
-            position = after
-        return position == place
-
-    def _chain(self, position: int) -> int:
-        """Return how many records follow one another from here until one is broken.
-
-        `_COMPLETE` or more if they lead to the end of the archive, `_FOREIGN` if they lead to the index of another
-        archive, which is stored in this one.
-        """
-        walked = []
-        while position not in self.chains:
-            after, is_index = self._next(position)
-            if position == self.end or (is_index and after is not None and after >= self.size - FOOTER_SIZE):
-                self.chains[position] = _COMPLETE
-            elif after is None:
-                self.chains[position] = _BROKEN
-            elif is_index:
-                self.chains[position] = _FOREIGN if matches(self._record(position).body) else _BROKEN
-            else:
-                walked.append(position)
-                position = after
-        length = self.chains[position]
-        for place in reversed(walked):
-            length = length if length == _FOREIGN else length + 1
-            self.chains[place] = length
-        return length
-
-    def _next(self, position: int) -> tuple[int | None, bool]:
-        """Return the place after what may be a record, or None, and whether it is an index."""
-        try:
-            number, used = read_varint(self._data[position : position + HEAD], 0)
+            size, _ = read_varint(start, len(MARKER) + 1)
         except ValueError:
-            return None, False
-        number, kind = divmod(number, 4)
-        if kind == MODEL:  # a kind again; without the index, their number is unknown
-            known = number < (len(self.kinds_seen) if self.places else _MOST_KINDS)
-            return (position + used if known else None), False
-        after = position + used + number
-        if (kind == BLOCK and number < 4) or (kind == KIND and number < 7) or after > self.end:
-            return None, False
-        return after, kind == INDEX
+            return 0
+        return size if size < self.source.size - position else 0
+
+    def _next_marker(self, position: int) -> int:
+        """Return where the next marker is, −1 if there is none."""
+        while position < self.source.size:
+            count = min(_PIECE, self.source.size - position)
+            found = self.source.read(position, count).find(MARKER)
+            if found >= 0:
+                return position + found
+            if position + count == self.source.size:
+                return -1
+            position += count - len(MARKER) + 1
+        return -1
+
+    def _load_model(self, record: Record, header: Header | None) -> None:
+        try:
+            self._embedded = load_embedded(record.head, self.source.name)
+        except DamagedArchiveError as error:
+            self.lost.append(str(error))
+            return
+        if header is None:
+            self.fingerprint = self._embedded.fingerprint
+        elif self._embedded.fingerprint != self.fingerprint:
+            self.lost.append("the embedded model has a different fingerprint from the header")
+            self._embedded = None
+
+    def _keep_format(self, record: Record) -> None:
+        try:
+            number, used = read_varint(record.head, 0)
+        except ValueError:
+            return
+        self._formats.setdefault(number, record.head[used:])
+
+    def _keep_index(self, record: Record) -> None:
+        """Keep an index if it ends the archive; others belong to archives that are stored in it."""
+        try:
+            index = Index.from_bytes(record.head, self.source.size)
+        except ValueError:
+            return
+        if self._index is None or record.position > self._index_at:
+            self._index, self._index_at = index, record.position
+
+    def _arranged(self, records: list[Record]) -> list[_Section]:
+        """Return the groups of the archive in order, from its index and from their own records."""
+        groups = self._parsed(records)
+        archive = self._identity(groups)
+        if self._index is not None and self._index.archive != archive:
+            self._index = None
+        sections: dict[int, _Section] = {}
+        if self._index is not None:
+            self._formats |= dict(enumerate(self._index.formats, 1))
+            first = 0
+            for begin, count in self._index.groups:
+                table = self._index.table.part(first, first + count)
+                sections[begin] = _Section(table, int(self._index.table.firsts[first]) if count else 0, begin, [])
+                first += count
+        for record, group in groups:
+            begin = group.position + record.data - record.position
+            if self._index is None and group.archive == archive:
+                sections.setdefault(begin, _Section(group.table, group.number, begin, []))
+            if begin in sections and group.archive == archive:
+                sections[begin].found.append(record.data)
+        if self._index is None and not (len(groups) == 1 and groups[0][0].position == self._stated_index()):
+            self.lost.append("the index is damaged")
+        return [sections[begin] for begin in sorted(sections)]
+
+    def _parsed(self, records: list[Record]) -> list[tuple[Record, Group]]:
+        """Return the heads of groups."""
+        groups = []
+        limit, blocks = table_limit(self.source.size), 0
+        for record in records:
+            try:
+                group = Group.from_bytes(record.head, self.source.size, limit)
+            except ValueError:
+                limit -= _COST * len(record.head)
+            else:
+                blocks += len(group.table.sizes)
+                limit -= group.table.plain_size
+                groups.append((record, group))
+            if limit < 0 or blocks * CHECKSUM_SIZE > 2 * self.source.size:
+                self.lost.append(f"the tables from byte {record.position} on claim more than the archive can hold")
+                break
+        return groups
+
+    def _identity(self, groups: list[tuple[Record, Group]]) -> int | None:
+        """Return what tells the groups of this archive from those of archives that are stored in it."""
+        in_place = [group.archive for record, group in groups if group.position == record.position]
+        if in_place:
+            return in_place[0]
+        if self._index is not None:
+            return self._index.archive
+        return groups[0][1].archive if groups else None
+
+    def _stated_index(self) -> int:
+        """Return where the footer states that the index is, −1 if there is no footer."""
+        size = self.source.size
+        footer = self.source.read(size - FOOTER_SIZE, FOOTER_SIZE) if size >= FOOTER_SIZE else b""
+        return int.from_bytes(footer[:8], "little") if footer[8:] == END else -1
+
+    # ---- The arrays
+
+    def _arrays(self) -> Iterator[Recovered]:
+        expected = 0  # the number of the next array
+        stated = self._stated_index()
+        moved = [self._index_at - stated] if self._index is not None and stated >= 0 else []
+        shifts = [0]  # by how many bytes the blocks before have moved
+        for section, later in zip(self._sections, [*self._sections[1:], None], strict=True):
+            if section.number > expected:
+                self.lost.append(f"arrays {expected} to {section.number - 1} are missing, and so is their table")
+            here = [place - section.begin for place in section.found]
+            after = moved if later is None else [place - later.begin for place in later.found]
+            shifts = list(dict.fromkeys([*here, *after, *shifts]))[:_TRIED]
+            yield from self._section(section, shifts)
+            shifts = shifts[:1]
+            expected = max(expected, section.number + section.table.arrays)
+
+    def _section(self, section: _Section, shifts: list[int]) -> Iterator[Recovered]:
+        place, table = section.begin, section.table
+        for kind, size, count, before in table.blocks():
+            numbers = range(section.number + before, section.number + before + count)
+            names = [table.name(before + i) for i in range(count)]
+            try:
+                arrays = self._block(kind, size, count, numbers[0], place, shifts)
+            except DdfError as error:
+                for number, name in zip(numbers, names, strict=True):
+                    self.lost.append(f"{repr(name) if name else f'array {number}'}: {error}")
+            else:
+                for i, (number, name, array) in enumerate(zip(numbers, names, arrays, strict=True)):
+                    format_ = table.formats[before + i] if table.formats else 0
+                    yield Recovered(number, name, array, self._format(format_, name or f"array {number}"))
+            place += size
+
+    def _block(
+        self, kind: Kind, size: int, count: int, number: int, place: int, shifts: list[int]
+    ) -> list[Array]:
+        """Return the arrays of a block, which is at one of several places."""
+        check_size("it", kind.size, self.max_bytes)
+        model = self._model() if kind.method == Method.CODEC else None
+        first: DdfError | None = None
+        for shift in shifts:
+            if not 0 <= place + shift <= self.source.size - size:
+                continue
+            self._spend(_COST + size)
+            data = self.source.read(place + shift, size)
+            block = Block(kind, count, int.from_bytes(data[:CHECKSUM_SIZE], "little"), data[CHECKSUM_SIZE:], number)
+            try:
+                arrays = decode_block(model, block)
+            except InvalidCodeError as error:
+                first = first or error
+                continue
+            shifts.insert(0, shifts.pop(shifts.index(shift)))  # try the same place first for the next block
+            return arrays
+        raise first or DamagedArchiveError("it is cut off")
+
+    def _model(self) -> Codec | None:
+        if self.fingerprint == NO_MODEL:
+            return None
+        for model in (self._given, self._embedded):
+            if model is not None and model.fingerprint == self.fingerprint:
+                return model
+        raise WrongModelError(wrong_model(self.fingerprint, self._given))
+
+    def _format(self, number: int, label: str) -> FileFormat | None:
+        if not number:
+            return None
+        try:
+            return FileFormat.from_bytes(self._formats[number])
+        except (KeyError, ValueError):
+            self.lost.append(f"{label}: its file format is damaged; its array was recovered")
+            return None
+
+
+def recover(
+    path: str | PathLike[str] | bytes, model: Codec | None = None, max_bytes: int = DEFAULT_MAX_BYTES
+) -> Recovery:
+    """Read what is intact of a damaged archive, one array after the other; everything returned has been checked.
+
+    Arguments:
+        path: The file, its bytes, or a URL.
+        model: The codec it was made with, if the archive does not contain it.
+        max_bytes: The largest array to decode, in bytes.
+
+    Examples:
+        >>> import numpy as np
+        >>> from ddf.archive import compress
+        >>> data = compress(np.arange(5), model=None)
+        >>> recovery = recover(data[:-3])
+        >>> [found.array.tolist() for found in recovery]
+        [[0, 1, 2, 3, 4]]
+        >>> recovery.lost
+        ['the end of the archive is missing']
+    """
+    return Recovery(path, model, max_bytes)

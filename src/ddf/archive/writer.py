@@ -2,44 +2,52 @@
 
 __all__ = ["ArchiveWriter", "compress"]
 
+import hashlib
 import io
-import os
-import tempfile
-import zlib
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ddf.archive.blocks import MOST_SHARED, MOST_SHARED_BYTES, Block, DamagedArchiveError, Kind, Method
+from ddf.archive.blocks import Block, Kind, Method, placed
 from ddf.archive.coding import encode_blocks, kind_of
-from ddf.archive.layout import (
-    BLOCK,
-    EMBEDDED,
-    END,
-    FOOTER_SIZE,
+from ddf.archive.formats import FileFormat
+from ddf.archive.limits import (
+    DEFAULT_MAX_BYTES,
+    MAX_ARRAYS,
+    MAX_SHARED,
+    MAX_SHARED_BYTES,
+    check_size,
+    table_limit,
+)
+from ddf.archive.names import check_name, names_weight
+from ddf.archive.parallel import Pool, check_counts, thread_count
+from ddf.archive.protocol import Array, Codec, check_model
+from ddf.archive.reader import Archive, wrong_model
+from ddf.archive.records import (
+    DIGEST,
+    FORMAT,
+    GROUP,
     INDEX,
-    KIND,
-    MAGIC,
     MODEL,
     NO_MODEL,
-    STRIDE,
-    VERSION,
+    Group,
+    Header,
     Index,
-    WrongModelError,
-    check_counts,
-    check_model,
-    thread_count,
-    wrong_model,
+    pack_footer,
+    pack_record,
 )
-from ddf.archive.parallel import Pool
-from ddf.archive.protocol import Array, Codec
-from ddf.archive.reader import Archive
+from ddf.archive.tables import CHECKSUM_SIZE, Table
 from ddf.archive.varint import write_varint
+from ddf.errors import LimitError, WrongModelError
+from ddf.files import PartFile, exclusive
+
+_LEAST, _MOST, _SHARE = 64, 4096, 16  # arrays in a group: at least, at most, and that part of all arrays so far
+_MOST_BYTES = 1 << 22  # of the blocks of a group, which wait in memory
+_PIECE = 1 << 20
 
 
 class ArchiveWriter:
@@ -47,20 +55,23 @@ class ArchiveWriter:
 
     Arguments:
         path: The file, or an open file to write to.
-        model: The codec; None for a general compressor alone, or, with `append`, for the codec in the archive.
+        model: The codec; None for a general-purpose compressor alone, or, with `append`, for the codec in the archive.
         embed_model: Whether to store the model in the archive, which can then be read without it.
         maps_per_block: The largest number of arrays of one shape that share a block. A block costs a few bytes and is
             decoded as a unit.
         verify: Whether to decode everything before it is written.
-        append: Whether to add to an existing archive. It is replaced when the writer is closed.
+        append: Whether to add to an existing archive. It is replaced when the writer is closed; until then, other
+            writers that append to it wait.
         overwrite: Whether to replace an existing file.
         threads: The number of threads that encode; None for one per core. The bytes of the archive do not depend on it.
+        sha256: Whether to store the SHA-256 of the archive, for `ddf verify`.
+        max_bytes: The largest array to accept, in bytes; readers need the same limit.
 
     Examples:
         >>> with ArchiveWriter("maps.ddf", model=None) as archive:
         ...     archive.add(np.zeros((4, 5), dtype=np.uint8), "zeros")
         ...     archive.add(np.arange(6, dtype=np.int32), "numbers")
-        >>> Archive("maps.ddf").names
+        >>> list(Archive("maps.ddf"))
         ['zeros', 'numbers']
         >>> Archive("maps.ddf")["numbers"]
         array([0, 1, 2, 3, 4, 5], dtype=int32)
@@ -76,116 +87,110 @@ class ArchiveWriter:
         append: bool = False,
         overwrite: bool = False,
         threads: int | None = None,
+        sha256: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         check_model(model)
-        if append and model is None and isinstance(path, str | PathLike) and Path(path).is_file():
-            with Archive(path) as old:
-                model = old.model if old.embeds_model else None
-        check_counts(maps_per_block=maps_per_block)
-        threads = thread_count(threads)
+        check_counts(maps_per_block=maps_per_block, max_bytes=max_bytes)
         if append and overwrite:
             raise ValueError("append=True adds to a file and overwrite=True replaces it: pass one of them")
-        if append and not isinstance(path, str | PathLike):
+        is_path = isinstance(path, str | PathLike)
+        if append and not is_path:
             raise ValueError("append=True needs the path of an archive")
-        if not isinstance(path, str | PathLike) and not hasattr(path, "write"):
+        if not is_path and not hasattr(path, "write"):
             raise TypeError(f"an archive is written to a path or an open file, not to {path!r}")
-        if embed_model and model is None:
-            raise ValueError("embed_model=True needs a model to embed")
         self.model = model
         self.maps_per_block = maps_per_block
         self.verify = verify
+        self.max_bytes = max_bytes
         self.coded = 0  # the number of arrays that the codec encoded
-        self._kind: Kind | None = None
-        self._kind_at = 0
-        self._numbers: dict[Kind, int] = {}  # of the kinds written so far
-        self._index = Index(0, 0, [], [], [])
-        self._blocks = self._maps = 0
-        self._waiting: list[tuple[Array, str]] = []
-        self._waiting_kind: Kind | None = None
-        self._path: Path | None = None
-        self._temporary: Path | None = None
+        self._threads = thread_count(threads)
+        self._hash = hashlib.sha256() if sha256 else None
+        self._index = Index()
+        self._format_numbers: dict[FileFormat, int] = {}
         self._names: set[str] = set()
-        self._closed = False
+        self._waiting: list[Array] = []  # to be encoded in one block
+        self._waiting_kind: Kind | None = None
+        self._labels: list[tuple[str, FileFormat | None]] = []  # of the arrays that are not in the group yet
+        self._group: list[Block] = []
+        self._group_bytes = 0
+        self._last_group = 0  # where the last group begins
+        self._maps = 0  # arrays in groups that were written
         self._position = 0
-        self._before: os.stat_result | None = None  # the existing file
-        self._overwrite = overwrite
-        self._pool: Pool[list[Block]] = Pool(threads)
+        self._closed = False
+        self._part: PartFile | None = None
+        self._stack = ExitStack()
+        self._pool: Pool[list[Block]] = Pool(self._threads)
         try:
             if isinstance(path, str | PathLike):
-                self._path = Path(path).resolve()
-                self._open(append, overwrite, embed_model)
+                self._open(Path(path), append, overwrite, embed_model)
             else:
-                self._file: BinaryIO = path
+                self._write = path.write
             if not self._position:
                 self._begin(embed_model)
         except BaseException:
             self.abandon()
             raise
 
-    def _open(self, append: bool, overwrite: bool, embed_model: bool) -> None:
-        assert self._path is not None
-        if not self._path.parent.is_dir():
-            raise FileNotFoundError(f"cannot write {self._path}: the folder {self._path.parent} does not exist")
-        if self._path.is_dir():
-            raise IsADirectoryError(f"{self._path} is a folder, not a file")
-        if append and not self._path.exists():
-            append = False
-        elif self._path.exists() and not (append or overwrite):
-            raise FileExistsError(f"{self._path} already exists; overwrite=True replaces it, append=True adds to it")
-        self._before = self._path.stat() if append else None
-        try:
-            handle, name = tempfile.mkstemp(prefix=".ddf-", suffix=".part", dir=self._path.parent)
-        except OSError as error:
-            raise type(error)(error.errno, f"cannot write {self._path}: {error.strerror}") from error
-        self._temporary = Path(name)
-        self._file = os.fdopen(handle, "w+b")
+    def _open(self, path: Path, append: bool, overwrite: bool, embed_model: bool) -> None:
+        path = path.resolve()
         if append:
-            self._continue(self._path, embed_model)
+            if path.parent.is_dir():  # otherwise the part file tells
+                self._stack.enter_context(exclusive(path))
+            append = path.exists()
+        elif path.exists() and path.is_file() and not overwrite:
+            raise FileExistsError(f"{path} already exists; overwrite=True replaces it, append=True adds to it")
+        self._part = PartFile(path, overwrite=append or overwrite)
+        self._write = self._part.write
+        if append:
+            self._continue(path, embed_model)
 
     def _begin(self, embed_model: bool) -> None:
-        fingerprint = NO_MODEL if self.model is None else self.model.fingerprint
-        header = MAGIC + bytes([VERSION, EMBEDDED if embed_model else 0]) + fingerprint
-        self._put(header + zlib.crc32(header).to_bytes(4, "little"))
+        if embed_model and self.model is None:
+            raise ValueError("embed_model=True needs a model to embed")
+        self._put(Header(NO_MODEL if self.model is None else self.model.fingerprint, embed_model).to_bytes())
         if embed_model:
             assert self.model is not None
-            data = self.model.to_bytes()
-            self._record(MODEL, zlib.crc32(data).to_bytes(4, "little") + data)
+            self._put(pack_record(MODEL, self.model.to_bytes()))
 
     def _continue(self, path: Path, embed_model: bool) -> None:
-        """Copy the records of an archive, without its index."""
-        old = Archive(path, model=self.model)
-        if old.fingerprint not in (NO_MODEL, None if self.model is None else self.model.fingerprint):
-            raise WrongModelError(f"{path}: {wrong_model(old.fingerprint, self.model)}")
-        if old.fingerprint == NO_MODEL and self.model is not None:
-            raise WrongModelError(f"{path} was made without a model: append to it without one")
-        if embed_model and not old.embeds_model:
-            raise ValueError(f"{path} was made without an embedded model, which cannot be added afterwards")
-        with path.open("rb") as source:
-            left = old.end
-            while left:
-                part = source.read(min(left, 1 << 20))
-                if not part:
-                    raise DamagedArchiveError(f"{path} is cut off")
-                self._put(part)
-                left -= len(part)
-        index = old.index
-        self._index = Index(0, 0, list(index.points), old.kinds(), list(old.names))
-        self._numbers = {Kind.from_bytes(body): number for number, (_, body) in enumerate(self._index.kinds)}
-        self._blocks, self._maps = index.blocks, index.maps
-        self._names = {name for name in index.names if name}
+        """Copy the records of an archive up to its index."""
+        with Archive(path, model=self.model) as old:
+            if self.model is None:
+                self.model = old.model if old.embeds_model else None
+            if old.fingerprint not in (NO_MODEL, None if self.model is None else self.model.fingerprint):
+                raise WrongModelError(f"{path}: {wrong_model(old.fingerprint, self.model)}")
+            if old.fingerprint == NO_MODEL and self.model is not None:
+                raise WrongModelError(f"{path} was made without a model: append to it without one")
+            if embed_model and not old.embeds_model:
+                raise ValueError(f"{path} was made without an embedded model, which cannot be added afterwards")
+            contents = old.contents
+            if self._hash is None and contents.digest is not None:
+                self._hash = hashlib.sha256()
+            end = contents.end.after if contents.end.type == GROUP else contents.end.position
+            for start in range(0, end, _PIECE):
+                self._put(contents.source.read(start, min(_PIECE, end - start)))
+            self._index, self._last_group = contents.index, contents.end.position
+        for number, data in enumerate(self._index.formats, 1):
+            self._format_numbers.setdefault(FileFormat.from_bytes(data), number)
+        self._maps = self._index.table.arrays
+        self._names = {name for name in self._index.table.names if name}
 
     @property
     def names(self) -> set[str]:
         """The names of all arrays in the archive."""
         return self._names
 
-    def add(self, array: Array, name: str = "", copy: bool = True) -> None:
+    # ---- Adding
+
+    def add(self, array: Array, name: str = "", copy: bool = True, file: FileFormat | None = None) -> None:
         """Add an array of integers.
 
         Arguments:
             array: The array.
             name: Its name, if it has one.
             copy: Whether to copy the array; if not, it must not change before the archive is closed.
+            file: The format of the file that it came from, if it came from one.
         """
         if self._closed:
             raise ValueError("the archive is closed")
@@ -194,68 +199,92 @@ class ArchiveWriter:
         array = np.array(array) if copy else np.asarray(array)
         if array.dtype == np.bool_:
             array = np.asarray(array.view(np.uint8) != 0)  # Pillow writes 255 for true
-        if not isinstance(name, str):
-            raise TypeError(f"the name of an array is a string, not {name!r}")
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"the name {name!r} cannot be encoded as UTF-8") from error
-        if "\0" in name:
-            raise ValueError(f"the name {name!r} contains a zero character")
+        check_name(name)
         if name in self._names:
-            raise ValueError(f"the archive already holds an array named {name!r}")
-        kind = kind_of(array, named=bool(name), shared=self.maps_per_block > 1)
+            raise ValueError(f"the archive already contains an array named {name!r}")
+        kind = kind_of(array, shared=self.maps_per_block > 1)
+        check_size(repr(name) if name else "an array", array.nbytes, self.max_bytes)
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         if name:
             self._names.add(name)
         if self._waiting and (kind != self._waiting_kind or len(self._waiting) >= self._per_block(kind)):
             self._submit()
         self._waiting_kind = kind
-        self._waiting.append((array, name))
+        self._waiting.append(array)
+        self._labels.append((name, file))
 
     def _per_block(self, kind: Kind) -> int:
-        most = max(1, min(MOST_SHARED, MOST_SHARED_BYTES // max(1, kind.size)))
+        most = max(1, min(MAX_SHARED, MAX_SHARED_BYTES // max(1, kind.size)))
         return min(self.maps_per_block, most)
 
     def _submit(self) -> None:
-        """Start encoding the waiting arrays, and write the blocks that are ready."""
+        """Start encoding the waiting arrays, and collect the blocks that are ready."""
         if self._waiting:
-            arrays, names = zip(*self._waiting, strict=True)
-            self._pool.submit(encode_blocks, self.model, self._waiting_kind, arrays, names, self.verify)
+            self._pool.submit(
+                encode_blocks, self.model, self._waiting_kind, self._waiting, self.verify, self._threads
+            )
             self._waiting = []
         for blocks in self._pool.ready():
-            for block in blocks:
-                self._write(block)
+            self._collect(blocks)
 
-    def _write(self, block: Block) -> None:
-        if block.kind != self._kind:
-            self._kind, self._kind_at = block.kind, self._position
-            if block.kind in self._numbers:
-                self._put(write_varint(self._numbers[block.kind] << 2 | MODEL))
-            else:
-                self._numbers[block.kind] = len(self._index.kinds)
-                body = block.kind.to_bytes()
-                self._index.kinds.append((self._kind_at, body))
-                self._record(KIND, zlib.crc32(body).to_bytes(4, "little") + body)
-        if self._blocks % STRIDE == 0:
-            self._index.points.append((self._position, self._kind_at, self._maps))
-        self._record(BLOCK, block.to_bytes(self._maps))
-        self._blocks += 1
-        self._maps += len(block.names)
-        self._index.names.extend(block.names)
-        self.coded += len(block.names) if block.kind.method == Method.CODEC else 0
+    def _collect(self, blocks: list[Block]) -> None:
+        """Add blocks to the group, which is written when it is large enough."""
+        for block in blocks:
+            self._group.append(block)
+            self._group_bytes += len(block.payload)
+            self.coded += block.count if block.kind.method == Method.CODEC else 0
+            arrays = sum(block.count for block in self._group)
+            if arrays >= min(max(_LEAST, self._maps // _SHARE), _MOST) or self._group_bytes >= _MOST_BYTES:
+                self._end_group()
 
-    def _record(self, kind: int, body: bytes) -> None:
-        self._put(write_varint(len(body) << 2 | kind) + body)
+    def _end_group(self) -> None:
+        """Write the blocks of the group, after a table of what they hold."""
+        if not self._group:
+            return
+        table = Table()
+        number = {kind: i for i, kind in enumerate(dict.fromkeys(block.kind for block in self._group))}
+        table.kinds = list(number)
+        for block in self._group:
+            table.kind_of.append(number[block.kind])
+            table.sizes.append(len(block.payload) + CHECKSUM_SIZE)
+            table.counts.append(block.count)
+        labels, self._labels = self._labels[: table.arrays], self._labels[table.arrays :]
+        if any(name for name, _ in labels):
+            table.names = [name for name, _ in labels]
+        if any(file for _, file in labels):
+            table.formats = [self._format_number(file) for _, file in labels]
+        if self._maps + table.arrays > MAX_ARRAYS:
+            raise LimitError(f"an archive holds at most {MAX_ARRAYS:,} arrays: put the others into another archive")
+        group = Group(table, self._index.archive, self._position, self._maps)
+        if not self._index.groups:
+            group.archive = self._index.archive = table.identity()
+        self._last_group = self._position
+        self._put(pack_record(GROUP, group.to_bytes(), sum(table.sizes)))
+        self._index.groups.append((self._position, len(table.sizes)))
+        for block in self._group:
+            self._put(placed(block.checksum, self._maps).to_bytes(CHECKSUM_SIZE, "little") + block.payload)
+            self._maps += block.count
+        self._index.table.extend(table)
+        self._group, self._group_bytes = [], 0
+
+    def _format_number(self, file: FileFormat | None) -> int:
+        """Return the number of a file format; write its record if it is new."""
+        if file is None:
+            return 0
+        if file not in self._format_numbers:
+            data = file.to_bytes()
+            self._put(pack_record(FORMAT, write_varint(len(self._index.formats) + 1) + data))
+            self._index.formats.append(data)
+            self._format_numbers[file] = len(self._index.formats)
+        return self._format_numbers[file]
 
     def _put(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            if self._path is None:
-                raise
-            raise type(error)(error.errno, f"cannot write {self._path}: {error.strerror}") from error
+        self._write(data)
+        if self._hash is not None:
+            self._hash.update(data)
         self._position += len(data)
+
+    # ---- Closing
 
     def close(self) -> None:
         """Write the remaining arrays and the index, and move the archive to its place."""
@@ -264,57 +293,38 @@ class ArchiveWriter:
         try:
             self._submit()
             for blocks in self._pool.rest():
-                for block in blocks:
-                    self._write(block)
-            start = self._position
-            body = replace(self._index, blocks=self._blocks, maps=self._maps).to_bytes()
-            self._record(INDEX, zlib.crc32(body).to_bytes(4, "little") + body)
-            size = self._position - start + FOOTER_SIZE
-            self._put(size.to_bytes(4, "little") + END)
-            self._file.flush()
-            if self._temporary is not None:
-                assert self._path is not None
-                os.fsync(self._file.fileno())
-                self._file.close()
-                mask = os.umask(0)
-                os.umask(mask)
-                self._temporary.chmod(0o666 & ~mask)
-                self._appear()
-                self._temporary = None
+                self._collect(blocks)
+            self._end_group()
+            self._end()
+            if self._part is not None:
+                self._part.commit()
         except BaseException:
             self.abandon()
             raise
         self._closed = True
         self._pool.close()
+        self._stack.close()
 
-    def _appear(self) -> None:
-        """Move the file to its place, unless another file has appeared there in the meantime."""
-        assert self._path is not None
-        assert self._temporary is not None
-        if self._before is not None:
-            now = self._path.stat() if self._path.exists() else None
-            if now is None or (now.st_ino, now.st_size, now.st_mtime_ns) != (
-                self._before.st_ino,
-                self._before.st_size,
-                self._before.st_mtime_ns,
-            ):
-                raise FileExistsError(
-                    f"{self._path} was changed by another process in the meantime: nothing was added to it"
-                )
-        elif not self._overwrite and self._path.exists():
-            raise FileExistsError(f"{self._path} was created by another process in the meantime; it was not replaced")
-        self._temporary.replace(self._path)
+    def _end(self) -> None:
+        """Write the index, unless a single block makes it superfluous, the SHA-256 if wanted, and the footer."""
+        index, start = self._index, self._position
+        if len(index.table.sizes) == 1 and not index.formats:
+            start = self._last_group
+        else:
+            self._put(pack_record(INDEX, index.to_bytes()))
+        if self._hash is not None:
+            self._put(pack_record(DIGEST, self._hash.digest()))
+        self._put(pack_footer(start))
+        if names_weight(index.table.names) > table_limit(self._position):
+            raise LimitError("the names of the arrays are too long: use shorter names, or several archives")
 
     def abandon(self) -> None:
         """Discard the archive: no file appears in its place."""
         self._closed = True
-        if self._temporary is not None:
-            with suppress(OSError):  # unwritten data is discarded anyway
-                self._file.close()
-            with suppress(OSError):
-                self._temporary.unlink()
-            self._temporary = None
         self._pool.close()
+        if self._part is not None:
+            self._part.discard()
+        self._stack.close()
 
     def __enter__(self) -> "ArchiveWriter":
         return self
@@ -328,8 +338,17 @@ class ArchiveWriter:
             self.abandon()
 
 
-def compress(array: Array, model: Codec | None, embed_model: bool = False, verify: bool = True) -> bytes:
+def compress(
+    array: Array, model: Codec | None, embed_model: bool = False, verify: bool = True, **options: Any
+) -> bytes:
     """Return an archive of one array.
+
+    Arguments:
+        array: The array.
+        model: The codec; None for a general-purpose compressor alone.
+        embed_model: Whether to store the model in the archive.
+        verify: Whether to decode the array before it is returned.
+        options: Other options of `ArchiveWriter`.
 
     Examples:
         >>> from ddf.archive import decompress
@@ -338,6 +357,6 @@ def compress(array: Array, model: Codec | None, embed_model: bool = False, verif
         array([0, 1, 2, 3, 4])
     """
     buffer = io.BytesIO()
-    with ArchiveWriter(buffer, model, embed_model=embed_model, verify=verify) as writer:
+    with ArchiveWriter(buffer, model, embed_model=embed_model, verify=verify, **options) as writer:
         writer.add(array)
     return buffer.getvalue()

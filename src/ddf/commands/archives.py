@@ -1,38 +1,39 @@
-"""`ddf compress`, `decompress`, `list`, `extract`, `verify` and `recover`."""
+"""`ddf decompress`, `list`, `extract`, `verify` and `recover`."""
 
 __all__ = ["add"]
 
 import argparse
 import json
-import re
 import sys
 import time
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ddf.commands.common import (
     Commands,
-    UsageError,
     add_json,
+    add_max_size,
     add_model,
+    add_threads,
+    files,
+    fitting_model,
     formatted,
     load_codec,
-    positive,
+    printable,
     progress,
     say,
+    shortened,
     thousands,
 )
 
 if TYPE_CHECKING:
-    from ddf.archive import Archive, Codec
+    from ddf.archive import Archive, FileReader
 
-_SHOWN = 5  # names in a message
 _NEEDED = "the model of the archive (default: the embedded one, or else the pretrained one)"
 
 
 def add(commands: Commands) -> None:
     """Add the commands."""
-    _add_compress(commands)
     _add_decompress(commands)
     _add_list(commands)
     _add_extract(commands)
@@ -40,172 +41,39 @@ def add(commands: Commands) -> None:
     _add_recover(commands)
 
 
-def _add_threads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=positive, metavar="N", help="number of threads (default: one per core)")
-
-
-# ---- compress --------------------------------------------------------------------------------------------------------
-
-
-def _add_compress(commands: Commands) -> None:
-    parser = formatted(
-        commands,
-        "compress",
-        "compress files and folders into one archive",
-        "Compress files and folders of label maps (PNG, TIFF, npy) into one archive, with palettes and file names.\n"
-        "Other files are stored byte for byte.",
-        "ddf compress masks -o masks.ddf",
-        "ddf compress masks -o masks.ddf --model run/model.safetensors --embed",
-        "ddf compress more -o masks.ddf --append --model run/model.safetensors",
-    )
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders to compress")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive to write")
-    add_model(parser, "a model trained with `ddf train` (default: the pretrained one)")
-    parser.add_argument(
-        "--embed", action="store_true", help="store the model in the archive (default: only its fingerprint)"
-    )
-    parser.add_argument("--append", action="store_true", help="add to an existing archive (default: refuse)")
-    parser.add_argument("--force", action="store_true", help="replace an existing file (default: refuse)")
-    parser.add_argument(
-        "--maps-per-block",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="equally sized maps to code together; more is smaller, but slower to extract from (default: 1)",
-    )
-    _add_threads(parser)
-    parser.add_argument(
-        "--no-verify", action="store_true", help="skip decoding every map to verify it (default: verify)"
-    )
-    add_json(parser)
-    parser.set_defaults(run=_compress)
-
-
-def _compress(options: argparse.Namespace) -> int:
-    from ddf.archive import ArchiveWriter, FileWriter, files_in
-    from ddf.archive.folders import left_out
-
-    if options.append and options.force:
-        raise UsageError("--append adds to a file and --force replaces it: pass one of them")
-    target = Path(options.output)
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; name the file to write")
-    if target.exists() and not (options.append or options.force):
-        raise FileExistsError(f"{target} already exists; --force replaces it, --append adds to it")
-    files = [(name, path) for name, path in files_in(options.inputs) if path.resolve() != target.resolve()]
-    others = [str(path) for path in left_out(options.inputs)]
-    if not files:
-        raise ValueError(f"no files to compress in {', '.join(options.inputs)}")
-    start = time.monotonic()
-    before = target.stat().st_size if options.append and target.exists() else 0
-    model = _model_of(target, options) if before else load_codec(options.model)
-    with ArchiveWriter(
-        target,
-        model,
-        embed_model=options.embed and not before,
-        maps_per_block=options.maps_per_block,
-        verify=not options.no_verify,
-        append=options.append,
-        overwrite=options.force,
-        threads=options.threads,
-    ) as archive:
-        writer = FileWriter(archive)
-        for name, path in progress(files, len(files), "compressing", "file"):
-            writer.add(path, name)
-        writer.finish()
-    sizes = sum(path.stat().st_size for _, path in files), target.stat().st_size - before
-    seconds = time.monotonic() - start
-    other = writer.maps - archive.coded
-    say(
-        options,
-        {
-            "files": len(files),
-            "maps": writer.maps,
-            "maps_by_model": archive.coded,
-            "left_out": others,
-            "stripped": writer.stripped,
-            "bytes_before": sizes[0],
-            "bytes_after": sizes[1],
-            "seconds": seconds,
-        },
-        f"{target}: {_files(len(files))}, {thousands(sizes[0])} bytes in {thousands(sizes[1])} "
-        f"({sizes[0] / max(1, sizes[1]):.1f} : 1), {seconds:.1f} s",
-        *([f"{other} of {writer.maps} maps were stored by a general-purpose compressor"] if other else []),
-        *_some(others, "skipped (hidden files, broken links, links to folders, empty folders)"),
-        *_some(writer.stripped, "metadata not stored (resolution, text, coordinates)"),
-        *_advice(options),
-    )
-    return 0
-
-
-def _files(count: int) -> str:
-    return f"{thousands(count)} file{'s' * (count != 1)}"
-
-
-def _some(names: list[str], what: str) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return [f"{what}: {', '.join(names[:_SHOWN])}{more}"]
-
-
-def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
-    """Return the model to append with: the one passed, the embedded one, or else the pretrained one."""
-    from ddf.archive import Archive
-
-    with Archive(archive) as there:
-        if options.model is None and there.embeds_model and there.model is not None:
-            return there.model
-        needed = there.fingerprint if any(there.fingerprint) else None
-    return _fitting_model(options.model, needed, str(archive))
-
-
-def _fitting_model(path: str | None, needed: bytes | None, archive: str) -> "Codec":
-    """Return the model passed, or else the pretrained one; refuse it if the archive needs another."""
-    from ddf.archive import WrongModelError
-    from ddf.archive.layout import wrong_model
-
-    model = load_codec(path, needed)
-    if needed is not None and needed != model.fingerprint:
-        raise WrongModelError(f"{archive}: {wrong_model(needed, None if path is None else model)}")
-    return model
-
-
-def _advice(options: argparse.Namespace) -> list[str]:
-    if options.model is None and not options.append:
-        return ["A model trained on your own maps with `ddf train` usually makes smaller archives."]
-    if options.model is not None and not options.embed:
-        return [f"Keep {options.model}: decompressing needs it (--embed stores it in the archive)."]
-    return []
-
-
-# ---- Reading ---------------------------------------------------------------------------------------------------------
-
-
-def open_archive(path: str, model: str | None) -> "Archive":
+def open_archive(options: argparse.Namespace) -> "Archive":
     """Open an archive with the model that it needs, if available."""
     from ddf.archive import Archive
 
-    archive = Archive(path)
-    if model is not None:
-        given = load_codec(model, archive.fingerprint if any(archive.fingerprint) else None)
-        if archive.embeds_model and given.fingerprint != archive.fingerprint:
-            print(f"{path} embeds its model; --model {model} is a different model and is ignored", file=sys.stderr)
-        else:
-            archive.close()
-            return Archive(path, given)
-    elif not archive.embeds_model and any(archive.fingerprint):
+    threads = getattr(options, "threads", None)
+    archive = Archive(options.archive, max_bytes=options.max_size, threads=threads)
+    needed = archive.fingerprint if any(archive.fingerprint) else None
+    given = None
+    if options.model is not None:
+        given = load_codec(options.model, needed)
+        if archive.embeds_model and given.fingerprint != needed:
+            print(
+                f"{options.archive} embeds its model; --model {options.model} is a different model and is ignored",
+                file=sys.stderr,
+            )
+            given = None
+    elif needed is not None and not archive.embeds_model:
         ours = load_codec(None)
-        if archive.fingerprint == ours.fingerprint:
-            archive.close()
-            return Archive(path, ours)
-    return archive
+        given = ours if ours.fingerprint == needed else None
+    if given is None:
+        return archive
+    with archive:
+        return Archive(options.archive, given, options.max_size, threads)
 
 
-def _check_folder(options: argparse.Namespace) -> None:
-    path = Path(options.output)
-    if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"{path} is a file; name a folder to write to")
+def _announce(options: argparse.Namespace) -> None:
+    """Print what an archive contains, before the codec is loaded."""
+    from ddf.archive import Archive
+
+    if options.json:
+        return
+    with Archive(options.archive) as archive:
+        print(printable(f"{options.archive}: {files(len(archive))}, {thousands(archive.size)} bytes"), flush=True)
 
 
 def _add_decompress(commands: Commands) -> None:
@@ -222,7 +90,8 @@ def _add_decompress(commands: Commands) -> None:
     )
     add_model(parser, _NEEDED)
     parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
-    _add_threads(parser)
+    add_threads(parser)
+    add_max_size(parser)
     add_json(parser)
     parser.set_defaults(run=_decompress)
 
@@ -231,23 +100,22 @@ def _decompress(options: argparse.Namespace) -> int:
     from ddf.archive import FileReader
 
     start = time.monotonic()
-    _check_folder(options)
-    with open_archive(options.archive, options.model) as archive:
+    with open_archive(options) as archive:
         reader = FileReader(archive)
-        written = reader.write_all(options.output, options.force, threads=options.threads)
+        written = reader.write_all(options.output, options.force)
         count = 0
         try:
-            for _ in progress(written, len(reader.names), "decompressing", "file"):
+            for _ in progress(written, len(archive), "decompressing", "file"):
                 count += 1
         except BaseException:
             if count:
-                print(f"{count:,} of {len(reader.names):,} files were written to {options.output}", file=sys.stderr)
+                print(f"{count:,} of {len(archive):,} files were written to {options.output}", file=sys.stderr)
             raise
     seconds = time.monotonic() - start
     say(
         options,
         {"files": count, "folder": options.output, "seconds": seconds},
-        f"{options.output}: {_files(count)}, {seconds:.1f} s",
+        f"{options.output}: {files(count)}, {seconds:.1f} s",
     )
     return 0
 
@@ -266,12 +134,11 @@ def _add_list(commands: Commands) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ddf.archive import Archive
-    from ddf.archive.folders import file_names
+    from ddf.archive import Archive, FileReader
 
     with Archive(options.archive) as archive:
-        names = file_names(archive)
-    say(options, {"names": names}, *(repr(name) if re.search(r"[\x00-\x1f\x7f]", name) else name for name in names))
+        names = FileReader(archive).names
+    say(options, {"names": names}, *(name if name.isprintable() else repr(name) for name in names))
     return 0
 
 
@@ -290,31 +157,24 @@ def _add_extract(commands: Commands) -> None:
     )
     add_model(parser, _NEEDED)
     parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
+    add_max_size(parser)
     add_json(parser)
     parser.set_defaults(run=_extract)
 
 
 def _extract(options: argparse.Namespace) -> int:
-    from ddf.archive import FileReader
+    from ddf.archive import Archive, FileReader
+    from ddf.archive.folder import OutputFolder
 
-    _check_folder(options)
-    with open_archive(options.archive, options.model) as archive:
+    with Archive(options.archive) as archive:  # before the codec is loaded
         reader = FileReader(archive)
-        places = {}
-        unnamed = {f"{number:06}": number for number, name in enumerate(archive.names) if not name}
-        for name in options.names:
-            if name not in archive and name not in unnamed:
-                raise FileNotFoundError(
-                    f"{options.archive} does not contain {name!r}; `ddf list {options.archive}` prints the names"
-                )
-            places[name] = reader.place(name, options.output)
-            if places[name].exists() and not options.force:
-                raise FileExistsError(f"{places[name]} already exists; --force replaces it")
-        for name, place in places.items():
-            array = archive[name if name in archive else unnamed[name]]
-            place.parent.mkdir(parents=True, exist_ok=True)
-            reader.write(name, place, array)
-    say(options, {"files": [str(place) for place in places.values()]}, *(str(place) for place in places.values()))
+        targets = [reader.file_name(name, reader.key(name)) for name in options.names]
+        OutputFolder(options.output, options.force).check(targets)
+    _announce(options)
+    with open_archive(options) as archive:
+        reader = FileReader(archive)
+        places = [str(reader.write(name, options.output, options.force)) for name in options.names]
+    say(options, {"files": places}, *places)
     return 0
 
 
@@ -323,33 +183,39 @@ def _add_verify(commands: Commands) -> None:
         commands,
         "verify",
         "check the integrity of an archive",
-        "Decode all files and compare them with their checksums. The exit code is 1 if the archive is damaged.",
+        "Check everything that decompressing relies on: the index, the records, all maps, file names and formats, and\n"
+        "the SHA-256 if the archive has one. Print what is damaged; the exit code is 1 if anything is.",
         "ddf verify masks.ddf",
     )
     parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
     add_model(parser, _NEEDED)
-    _add_threads(parser)
+    add_threads(parser)
+    add_max_size(parser)
     add_json(parser)
     parser.set_defaults(run=_verify)
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from ddf.archive import DamagedArchiveError, FileReader
-    from ddf.archive.folders import file_names
+    from ddf.archive import DamagedArchiveError
+    from ddf.archive.verify import check_archive
 
     try:
-        with open_archive(options.archive, options.model) as archive:
-            items = archive.items(threads=options.threads)
-            for _ in progress(items, len(archive), "verifying", "array"):
-                pass
-            FileReader(archive)  # reads the manifests, too
-            count = len(file_names(archive))
+        _announce(options)
+        with open_archive(options) as archive:
+            count = len(archive)
+            checked = ((problem, done) for done, problem in check_archive(archive))
+            problems = [problem for problem, _ in progress(checked, None, "verifying", "block") if problem]
     except DamagedArchiveError as error:
         if options.json:
-            print(json.dumps({"intact": False, "error": str(error)}))
+            print(json.dumps({"intact": False, "damage": [str(error)]}))
         raise
-    say(options, {"files": count, "intact": True}, f"{options.archive} is intact: {_files(count)}")
-    return 0
+    intact = f"{options.archive} is intact"
+    say(
+        options,
+        {"files": count, "intact": not problems, "damage": problems},
+        *([f"damaged: {problem}" for problem in problems] or [intact]),
+    )
+    return 1 if problems else 0
 
 
 def _add_recover(commands: Commands) -> None:
@@ -366,49 +232,40 @@ def _add_recover(commands: Commands) -> None:
     )
     add_model(parser, _NEEDED)
     parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
+    add_max_size(parser)
     add_json(parser)
     parser.set_defaults(run=_recover)
 
 
 def _recover(options: argparse.Namespace) -> int:
-    import io
+    from ddf.archive import recover
+    from ddf.archive.folder import OutputFolder
+    from ddf.archive.images import to_file
+    from ddf.archive.formats import FileFormat
 
-    from ddf.archive import Archive, ArchiveWriter, FileReader, recover
-    from ddf.archive.recover import needed_model
-
-    _check_folder(options)
-    found = recover(options.archive, _fitting_model(options.model, needed_model(options.archive), options.archive))
-    lost = [line.replace("; `recover` may save what is left", "") for line in found.lost]
-    buffer = io.BytesIO()  # an archive of what is intact
-    with ArchiveWriter(buffer, model=None, verify=False) as saved:
-        for name, array in found.arrays:
-            if name in saved.names:
-                lost.append(f"{name!r}: the archive contains two files with this name")
-            else:
-                saved.add(array, name)
-    reader = FileReader(Archive(buffer.getvalue()))
-    written: set[Path] = set()
-    arrays: list[str] = []
-    for name in reader.names:
-        try:
-            place = reader.place(name, options.output)
-            if place in written or (place.exists() and not options.force):
-                raise FileExistsError(f"{place} already exists" + ("" if place in written else "; --force replaces it"))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            reader.write(name, place)
-            written.add(place)
-            if not reader.is_known(name):
+    output = OutputFolder(options.output, options.force)
+    with recover(options.archive, max_bytes=options.max_size) as survey:
+        needed = survey.fingerprint if survey.needs_model else None
+    model = fitting_model(options.model, needed, options.archive) if needed or options.model else load_codec(None)
+    written, arrays = 0, []
+    with recover(options.archive, model, options.max_size) as recovery:
+        for found in progress(recovery, None, "recovering", "file"):
+            name = found.name or f"{found.number:06}"
+            if found.format is None and not name.endswith(".npy"):
+                name += ".npy"
+            if found.format is None:
                 arrays.append(name)
-        except (OSError, ValueError) as error:
-            lost.append(f"{name!r}: {error}")
+            try:
+                output.write(name, to_file(found.array, found.format or FileFormat("npy")))
+                written += 1
+            except (OSError, ValueError) as error:
+                recovery.lost.append(f"{name!r}: {error}")
+        lost = recovery.lost
     say(
         options,
-        {"files": len(written), "as_arrays": len(arrays), "arrays": arrays, "lost": lost},
-        f"{options.output}: {_files(len(written))}",
-        *_some(
-            [repr(name) for name in arrays],
-            f"{len(arrays)} of them as npy arrays, because their manifest is missing",
-        ),
+        {"files": written, "as_arrays": len(arrays), "arrays": arrays, "lost": lost},
+        f"{options.output}: {files(written)}",
+        *shortened([repr(name) for name in arrays], f"{len(arrays)} of them as npy arrays, because they were not files"),
         *(f"lost: {line}" for line in lost),
     )
     return 1 if lost else 0

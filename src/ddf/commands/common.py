@@ -6,16 +6,23 @@ __all__ = [
     "add_device",
     "add_force",
     "add_json",
+    "add_max_size",
     "add_model",
+    "add_threads",
+    "byte_size",
     "check_output",
     "device",
+    "files",
+    "fitting_model",
     "formatted",
     "load_codec",
     "load_model",
     "positive",
+    "printable",
     "progress",
     "say",
     "seed",
+    "shortened",
     "size_of",
     "thousands",
 ]
@@ -39,6 +46,8 @@ else:
     Commands = Any
 
 Item = TypeVar("Item")
+
+_SHOWN = 5  # names in a message
 
 
 class UsageError(ValueError):
@@ -64,6 +73,22 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_model(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option that names a model."""
     parser.add_argument("--model", metavar="FILE", help=what)
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the number of threads."""
+    parser.add_argument("--threads", type=positive, metavar="N", help="number of threads (default: one per core)")
+
+
+def add_max_size(parser: argparse.ArgumentParser) -> None:
+    """Add the option that limits the size of a map."""
+    parser.add_argument(
+        "--max-size",
+        type=byte_size,
+        default=1 << 30,
+        metavar="SIZE",
+        help="largest map, uncompressed, in bytes or as 500M or 4G (default: 1G)",
+    )
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +119,25 @@ def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> Non
     if options.json:
         print(json.dumps(result, allow_nan=False))
     else:
-        print("\n".join(lines))
+        print("\n".join(map(printable, lines)))
+
+
+def printable(text: str) -> str:
+    """Escape characters that could control a terminal or change the direction of text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def files(count: int) -> str:
+    """Format a number of files."""
+    return f"{thousands(count)} file{'s' * (count != 1)}"
+
+
+def shortened(names: list[str], what: str) -> list[str]:
+    """Return a line with the first names of a list; no line for none."""
+    if not names:
+        return []
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [f"{what}: {', '.join(names[:_SHOWN])}{more}"]
 
 
 def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "map") -> Iterator[Item]:
@@ -145,6 +188,26 @@ def load_codec(path: str | None, needed: bytes | None = None) -> "Codec":
             + (f"; the archive needs the model {needed.hex()}" if needed else "")
         )
     return model
+
+
+def fitting_model(path: str | None, needed: bytes | None, archive: str) -> "Codec":
+    """Return the model passed, or else the pretrained one; refuse it if the archive needs another."""
+    from ddf.archive import WrongModelError
+    from ddf.archive.reader import wrong_model
+
+    model = load_codec(path, needed)
+    if needed is not None and needed != model.fingerprint:
+        raise WrongModelError(f"{archive}: {wrong_model(needed, None if path is None else model)}")
+    return model
+
+
+def byte_size(text: str) -> int:
+    """Parse a number of bytes, such as 1000000, 500M or 4G."""
+    found = re.fullmatch(r"(\d+)([kKmMgGtT]?)(?:i?[bB])?", text)
+    number = int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ") if found else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; pass a number of bytes, such as 500M or 4G")
+    return number
 
 
 def size_of(text: str) -> tuple[int, int]:

@@ -32,9 +32,9 @@ def add(commands: Commands) -> None:
 def _inspect(options: argparse.Namespace) -> int:
     with options.file.open("rb") as file:
         begin = file.read(9)
-    from ddf.archive.layout import MAGIC
+    from ddf.archive.records import MAGIC
 
-    if begin[:4] == MAGIC[:4]:
+    if begin[:4] == MAGIC:
         return _inspect_archive(options)
     if begin[8:] != b"{":  # as safetensors files have it
         raise ValueError(f"{options.file} is neither a model nor an archive of ddf, or its first bytes are damaged")
@@ -102,20 +102,18 @@ def _inspect_archive(options: argparse.Namespace) -> int:
 
     from ddf.archive import Archive
     from ddf.archive.blocks import DTYPES
-    from ddf.archive.folders import FILES
+    from ddf.archive.tables import CHECKSUM_SIZE
 
     with Archive(options.file) as archive:
         raw = 0
         kinds: Counter[tuple[str, tuple[int, ...], str]] = Counter()
         coded: Counter[tuple[str, tuple[int, ...], str]] = Counter()
-        for block in archive.blocks():
-            if block.names[0].startswith(FILES):
-                continue
-            kind = block.kind.method.name.lower(), block.kind.shape, DTYPES[block.kind.dtype].lstrip("|<")
-            kinds[kind] += len(block.names)
-            coded[kind] += len(block.payload)
-            raw += block.kind.size * len(block.names)
-        arrays = sum(kinds.values())
+        for kind, block_size, count, _ in archive.contents.index.table.blocks():
+            key = kind.method.name.lower(), kind.shape, DTYPES[kind.dtype].lstrip("|<")
+            kinds[key] += count
+            coded[key] += block_size - CHECKSUM_SIZE
+            raw += kind.size * count
+        arrays = len(archive)
         model = archive.fingerprint.hex() if any(archive.fingerprint) else None
         size, inside = archive.size, archive.embeds_model
     which = "made without a model" if model is None else f"model {model}, {'embedded' if inside else 'not embedded'}"

@@ -15,7 +15,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from ddf.files import locked
+from ddf.files import exclusive
 
 _BLOCK = 1 << 16
 
@@ -48,7 +48,7 @@ def fetch(urls: Sequence[str], path: Path, md5: str, tries: int = 3, timeout: fl
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_name(f"{path.name}.lock")):  # several processes may want the same file at the same time
+    with exclusive(path):  # several processes may want the same file at the same time
         return path if path.exists() else _fetch(urls, path, md5, tries, timeout)
 
 

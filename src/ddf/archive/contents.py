@@ -1,0 +1,114 @@
+"""What an archive contains, as its header and its index state it."""
+
+__all__ = ["Contents"]
+
+from bisect import bisect_right
+from functools import cached_property
+
+import numpy as np
+
+from ddf.archive.blocks import Block
+from ddf.archive.protocol import Array
+from ddf.archive.records import (
+    DIGEST,
+    END,
+    FOOTER_SIZE,
+    GROUP,
+    HEADER_SIZE,
+    INDEX,
+    Group,
+    Header,
+    Index,
+    Record,
+    read_record,
+)
+from ddf.archive.sources import Source
+from ddf.archive.tables import CHECKSUM_SIZE
+from ddf.errors import DamagedArchiveError
+
+_TAIL = 1 << 16  # bytes read from the end at once: often the complete index
+_HINT = "`recover` may save what is intact"
+
+
+class Contents:
+    """The header and the index of an archive, and the place of every block.
+
+    Arguments:
+        source: The archive.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._tail_start = max(0, source.size - _TAIL)
+        self._tail = source.read(self._tail_start, source.size - self._tail_start)
+        self.header = Header.from_bytes(self._read(0, min(HEADER_SIZE, source.size)), source.name)
+        self.index, self.end = self._read_index()
+        self._tail = b""
+
+    def _read(self, start: int, count: int) -> bytes:
+        if start >= self._tail_start and self._tail:
+            offset = start - self._tail_start
+            return self._tail[offset : offset + count]
+        return self.source.read(start, count)
+
+    def _read_index(self) -> tuple[Index, Record]:
+        """Return the index and its record."""
+        size = self.source.size
+        footer = self._read(size - FOOTER_SIZE, FOOTER_SIZE) if size >= HEADER_SIZE + FOOTER_SIZE else b""
+        if footer[8:] != END:
+            raise self.damaged(f"its end is missing; {_HINT}")
+        start = int.from_bytes(footer[:8], "little")
+        if not HEADER_SIZE <= start < size - FOOTER_SIZE:
+            raise self.damaged(f"its footer is invalid; {_HINT}")
+        record = read_record(self._read, start, size - FOOTER_SIZE)
+        if record is None or record.type not in (GROUP, INDEX):
+            raise self.damaged(f"its index does not match its checksum; {_HINT}")
+        try:
+            if record.type == INDEX:
+                return Index.from_bytes(record.head, size), record
+            group = Group.from_bytes(record.head, size)
+            if group.number or len(group.table.sizes) != 1 or group.table.formats:
+                raise ValueError("a group that takes its place has more than one block")
+            return Index(group.table, group.archive, [(record.data, 1)]), record
+        except ValueError as error:
+            raise self.damaged(f"its index is invalid ({error}); {_HINT}") from error
+
+    def damaged(self, why: str) -> DamagedArchiveError:
+        """Return the error for a damaged archive."""
+        return DamagedArchiveError(f"{self.source.name} is damaged: {why}")
+
+    # ---- Blocks
+
+    @cached_property
+    def starts(self) -> Array:
+        """Where each block begins."""
+        sizes = np.array(self.index.table.sizes, np.int64)
+        starts = np.zeros(len(sizes), np.int64)
+        first = 0
+        for start, count in self.index.groups:
+            starts[first : first + count] = start + np.append(0, sizes[first : first + count - 1].cumsum())[:count]
+            first += count
+        return starts
+
+    def block_of(self, number: int) -> int:
+        """Return the number of the block that holds an array."""
+        return bisect_right(self.index.table.firsts, number) - 1
+
+    def read_block(self, number: int) -> Block:
+        """Read a block by its number."""
+        table = self.index.table
+        data = self.source.read(int(self.starts[number]), table.sizes[number])
+        kind = table.kinds[table.kind_of[number]]
+        checksum = int.from_bytes(data[:CHECKSUM_SIZE], "little")
+        return Block(kind, table.counts[number], checksum, data[CHECKSUM_SIZE:], int(table.firsts[number]))
+
+    def label(self, block: Block) -> str:
+        """Return the name of a block in messages: that of its first array."""
+        name = self.index.table.name(block.number)
+        return repr(name) if name else f"array {block.number}"
+
+    @property
+    def digest(self) -> Record | None:
+        """The record of the SHA-256 of the archive, if it has one."""
+        record = read_record(self.source.read, self.end.after, self.source.size - FOOTER_SIZE)
+        return record if record is not None and record.type == DIGEST else None

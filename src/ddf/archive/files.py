@@ -1,0 +1,215 @@
+"""Files and folders in archives: label maps as arrays, with what it takes to write them again, others byte for byte."""
+
+__all__ = ["FileReader", "FileWriter", "FoundFiles", "files_in"]
+
+import os
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ddf.archive.folder import OutputFolder
+from ddf.archive.formats import FileFormat
+from ddf.archive.images import read_file, to_file
+from ddf.archive.protocol import Array
+from ddf.archive.reader import Archive
+from ddf.archive.writer import ArchiveWriter
+from ddf.errors import DamagedArchiveError, LimitError
+
+_NPY = FileFormat("npy")
+
+
+class FoundFiles(NamedTuple):
+    """What some files and folders contain.
+
+    Arguments:
+        files: The files, each with its name in an archive.
+        left_out: What is not archived: hidden files, empty folders, broken links, links to folders and links that lead
+            out of a folder.
+    """
+
+    files: list[tuple[str, Path]]
+    left_out: list[Path]
+
+
+def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
+    """Find the files in files and folders. Files keep their places in a folder.
+
+    Arguments:
+        sources: Files and folders.
+    """
+    found = FoundFiles([], [])
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            _search(path, found)
+        elif path.is_file():
+            found.files.append((path.name, path))
+        elif path.exists():
+            raise FileNotFoundError(f"{path} is neither a regular file nor a folder")
+        else:
+            raise FileNotFoundError(f"{path} does not exist")
+    names: dict[str, Path] = {}
+    for name, path in found.files:
+        if name in names:
+            raise ValueError(
+                f"{names[name]} and {path} would both be named {name!r}; compress the folder that contains both"
+            )
+        names[name] = path
+    return found
+
+
+def _search(root: Path, found: FoundFiles) -> None:
+    """Find the files in a folder, in the order of their paths."""
+    inside = os.path.realpath(root)
+    files = []
+    for folder, folders, names in os.walk(root):
+        if not folders and not names and folder != str(root):
+            found.left_out.append(Path(folder))
+        for name in list(folders):
+            if name.startswith(".") or os.path.islink(os.path.join(folder, name)):
+                folders.remove(name)
+                found.left_out.append(Path(folder, name))
+        for name in names:
+            path = os.path.join(folder, name)
+            target = os.path.realpath(path) if os.path.islink(path) else None
+            leads_out = target is not None and not target.startswith(inside + os.sep)
+            if name.startswith(".") or leads_out or not os.path.isfile(path):
+                found.left_out.append(Path(path))
+            else:
+                files.append(os.path.relpath(path, root).split(os.sep))
+    found.files.extend(("/".join(parts), root.joinpath(*parts)) for parts in sorted(files))
+    found.left_out.sort()
+
+
+class FileWriter:
+    """Adds files to an archive: label maps as arrays, with what it takes to write them again, others byte for byte.
+
+    PNG and TIFF images with one channel and npy files of integers are label maps.
+
+    Arguments:
+        archive: The archive to add to.
+
+    Examples:
+        >>> from PIL import Image
+        >>> Image.fromarray(np.full((4, 6), 255, dtype=np.uint8)).save("mask.png")
+        >>> with ArchiveWriter("masks.ddf", model=None) as archive:
+        ...     FileWriter(archive).add("mask.png", "mask.png")
+        >>> FileReader(Archive("masks.ddf")).write("mask.png", "again")
+        PosixPath('again/mask.png')
+    """
+
+    def __init__(self, archive: ArchiveWriter) -> None:
+        self.archive = archive
+        self.files = 0  # the number of files that were archived
+        self.maps = 0  # the number of files that were label maps
+        self.bytes = 0  # the size of all files
+        self.stripped: list[str] = []  # images with metadata that is not kept
+        self.problems: list[tuple[str, str]] = []  # files that could not be archived as what they seem to be, and why
+
+    def add(self, path: str | PathLike[str], name: str) -> None:
+        """Add a file under a name. A file that cannot be read, or not as a label map, is noted in `problems`."""
+        path = Path(path)
+        stored = self._storable(name)
+        if stored in self.archive.names:
+            raise ValueError(f"the archive already contains a file named {stored!r}")
+        try:
+            loaded = read_file(path, self.archive.max_bytes)
+            self.archive.add(loaded.array, stored, copy=False, file=loaded.format)
+        except (OSError, LimitError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.problems.append((name, f"not archived: {why}"))
+            return
+        self.files += 1
+        self.bytes += path.stat().st_size
+        self.maps += loaded.format.type != "file"
+        if loaded.stripped:
+            self.stripped.append(name)
+        if loaded.problem:
+            self.problems.append((name, f"archived byte for byte: {loaded.problem}"))
+        if stored != name:
+            self.problems.append((name, f"archived as {stored!r}: its name is not valid UTF-8"))
+
+    def _storable(self, name: str) -> str:
+        """Return a name that can be encoded."""
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+class FileReader:
+    """Writes the files of an archive to disk.
+
+    Arguments:
+        archive: The archive to read.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the files; arrays without a name have their number, in six digits."""
+        return [key if isinstance(key, str) else f"{key:06}" for key in self.archive]
+
+    def format_of(self, number: int) -> FileFormat:
+        """Return the format of a file: npy for arrays that were not files, and for formats that are unknown."""
+        try:
+            return self.archive.format_of(number) or _NPY
+        except ValueError:
+            return _NPY
+
+    def file_name(self, name: str, number: int) -> str:
+        """Return the name of the file of an array: arrays that were not files become npy files."""
+        formats = self.archive.contents.index.table.formats
+        known = bool(formats) and formats[number] > 0 and self.format_of(number) is not _NPY
+        return name if known or name.endswith(".npy") else f"{name}.npy"
+
+    def key(self, name: str) -> int:
+        """Return the number of the array of a file."""
+        if name in self.archive:
+            return self.archive.number_of(name)
+        names = self.archive.contents.index.table.names
+        number = int(name) if name.isascii() and name.isdigit() and len(name) >= 6 else len(self.archive)
+        if number >= len(self.archive) or (names and names[number]):
+            raise FileNotFoundError(
+                f"{self.archive.name} does not contain {name!r}; `ddf list {self.archive.name}` prints the names"
+            )
+        return number
+
+    def contents(self, name: str, number: int, array: Array) -> bytes:
+        """Return the contents of the file of an array."""
+        try:
+            return to_file(array, self.format_of(number))
+        except ValueError as error:
+            raise DamagedArchiveError(f"{self.archive.name} is damaged: {name!r}: {error}") from error
+
+    def write(self, name: str, folder: str | PathLike[str], overwrite: bool = False) -> Path:
+        """Write one file into a folder, and return its path.
+
+        Arguments:
+            name: Its name in the archive.
+            folder: The folder, which is created if needed.
+            overwrite: Whether to replace an existing file.
+        """
+        number = self.key(name)
+        output = OutputFolder(folder, overwrite)
+        target = self.file_name(name, number)
+        output.check([target])
+        return output.write(target, self.contents(name, number, self.archive[number]))
+
+    def write_all(self, folder: str | PathLike[str], overwrite: bool = False) -> Iterator[Path]:
+        """Write all files into a folder, one at a time, and yield their paths.
+
+        Arguments:
+            folder: The folder, which is created if needed.
+            overwrite: Whether to replace existing files.
+        """
+        names = self.names
+        output = OutputFolder(folder, overwrite)
+        targets = [self.file_name(name, number) for number, name in enumerate(names)]
+        output.check(targets)
+        for number, array in self.archive.arrays():
+            yield output.write(targets[number], self.contents(names[number], number, array))
+
+

@@ -1,0 +1,50 @@
+"""What an archive may claim: checked before memory or time is spent on it."""
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "MAX_ARRAYS",
+    "MAX_DIMENSIONS",
+    "MAX_NAME",
+    "MAX_SHARED",
+    "MAX_SHARED_BYTES",
+    "MAX_TABLE",
+    "check_size",
+    "table_limit",
+]
+
+from ddf.errors import LimitError
+
+DEFAULT_MAX_BYTES = 1 << 30
+"""The size of one array in bytes, unless the caller passes another limit."""
+
+MAX_DIMENSIONS = 32
+"""Older versions of NumPy have no more."""
+
+MAX_ARRAYS = 1 << 24
+"""The number of arrays in an archive."""
+
+MAX_SHARED = 1 << 16
+MAX_SHARED_BYTES = 1 << 26
+"""The number of arrays that share a block, and their size in bytes."""
+
+MAX_NAME = 4096
+"""The length of a name in bytes."""
+
+MAX_TABLE = 1 << 28
+"""The size of an uncompressed table in bytes."""
+
+_SLACK, _RATIO = 1 << 22, 512
+
+
+def table_limit(size: int) -> int:
+    """Return the limit on the uncompressed tables, and on the names, of an archive of this size in bytes."""
+    return min(MAX_TABLE, _SLACK + _RATIO * size)
+
+
+def check_size(what: str, size: int, max_bytes: int) -> None:
+    """Refuse an array that is larger than the limit."""
+    if size > max_bytes:
+        raise LimitError(
+            f"{what} has {size:,} bytes, but the limit is {max_bytes:,}; pass a larger one (--max-size, in Python "
+            "max_bytes=) if that is what you expect"
+        )
