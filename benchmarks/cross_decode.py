@@ -41,7 +41,7 @@ def main() -> None:
                 archive.add(part)
         result = f"{len(maps)} maps, {options.archive.stat().st_size} bytes"
     else:
-        decoded = Archive(options.archive, model).items(options.threads)
+        decoded = Archive(options.archive, model, threads=options.threads).items()
         for part, (_, array) in zip(maps, decoded, strict=True):
             wrong += not (np.array_equal(array, part) and array.dtype == part.dtype)
         result = f"{len(maps)} maps, {wrong} wrong"

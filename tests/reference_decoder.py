@@ -4,17 +4,20 @@ It is slow and it is meant to be read. `decode(archive, model)` returns the arra
 Label maps are decoded in `reference_labelmaps`.
 """
 
+import hashlib
 import json
 import lzma
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests.reference_labelmaps import LabelMaps
 
 Array = np.ndarray[Any, Any]
+Block = tuple[bytes, int, list[str], list[int]]
+"""A block of a table: its kind, the size of its code, and the names and file formats of its arrays."""
 
 DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "|b1")
 POWERS = [round(2.0 ** (23 - i / 256)) for i in range(256)]
@@ -33,6 +36,14 @@ def varint(data: bytes, position: int) -> tuple[int, int]:
             return number, position
 
 
+def column(data: bytes, position: int, count: int) -> tuple[list[int], int]:
+    numbers = []
+    for _ in range(count):
+        number, position = varint(data, position)
+        numbers.append(number)
+    return numbers, position
+
+
 def written(number: int) -> bytes:
     out = bytearray()
     while number > 127:
@@ -41,80 +52,156 @@ def written(number: int) -> bytes:
     return bytes([*out, number])
 
 
+class Record(NamedTuple):
+    type: int
+    head: bytes
+    data: bytes
+    after: int
+
+
+def record(archive: bytes, position: int) -> Record:
+    assert archive[position : position + 4] == b"\x8dDDR"
+    size, sizes_end = varint(archive, position + 5)
+    data_size, sizes_end = varint(archive, sizes_end)
+    start = sizes_end + 8
+    head, end = archive[start : start + size], start + size + data_size
+    checked = archive[position + 4 : sizes_end] + head
+    assert hashlib.sha256(checked).digest()[:8] == archive[sizes_end:start]
+    return Record(archive[position + 4], head, archive[start + size : end], end)
+
+
 def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]]:
+    """The arrays of an archive, read from front to back without its index."""
     assert archive[:4] == b"\x89DDF"
     assert archive[4] == 1
     assert zlib.crc32(archive[:22]) == int.from_bytes(archive[22:26], "little")
+    assert archive[-4:] == b"FDD\x89"
     net = None if model is None else read_model(model)
     out: list[tuple[str, Array]] = []
     position = 26
-    kind: dict[str, Any] = {}
-    kinds: list[dict[str, Any]] = []
-    while True:
-        is_model = position == 26 and archive[5] & 1
-        head, position = varint(archive, position)
-        if head & 3 == 2 and not is_model:
-            kind = kinds[head >> 2]
-            continue
-        body, position = archive[position : position + (head >> 2)], position + (head >> 2)
-        if head & 3 == 0:
-            out += block(kind, body, net, len(out))
-            continue
-        assert zlib.crc32(body[4:]) == int.from_bytes(body[:4], "little")
-        if head & 3 == 1:
-            kind = read_kind(body[4:])
-            kinds.append(kind)
-        elif head & 3 == 2:
-            net = read_model(body[4:])
+    groups = []
+    while position < len(archive) - 12:
+        start = position
+        kind, head, data, position = record(archive, position)
+        if kind == 128 | 1:
+            net = read_model(head)
+        elif kind == 128 | 2:
+            own, offset = varint(head, 4)
+            before, offset = varint(head, offset)
+            assert (own, before) == (start, len(out))
+            groups.append((position - len(data), read_table(unsqueezed(head[offset:]))))
+            out += group(groups[-1][1], data, net, len(out))
+        elif kind == 128 | 3:
+            check_index(head, groups)
+        elif kind == 5:
+            assert hashlib.sha256(archive[:start]).digest() == head
         else:
-            return out
+            assert kind == 128 | 4
+    return out
 
 
-def read_kind(body: bytes) -> dict[str, Any]:
-    flags, dtype, dimensions = body[:3]
-    position, shape = 3, []
-    for _ in range(dimensions):
-        size, position = varint(body, position)
-        shape.append(size)
-    assert position == len(body)
-    return {
-        "bytes": body,
-        "method": flags & 3,
-        "named": bool(flags & 4),
-        "shared": bool(flags & 8),
-        "dtype": DTYPES[dtype],
-        "shape": tuple(shape),
-    }
+def unsqueezed(data: bytes) -> bytes:
+    return zlib.decompress(data[1:]) if data[0] else data[1:]
 
 
-def block(
-    kind: dict[str, Any], body: bytes, net: "IntegerFlow | LabelMaps | None", before: int
+def check_index(head: bytes, groups: list[tuple[int, list[Block]]]) -> None:
+    """An index lists what is in the groups, with each kind once."""
+    plain = unsqueezed(head[4:])
+    count, position = varint(plain, 0)
+    pairs, position = column(plain, position, 2 * count)
+    starts = np.cumsum(pairs[::2]).tolist()
+    formats, position = varint(plain, position)
+    for _ in range(formats):
+        size, position = varint(plain, position)
+        position += size
+    blocks = read_table(plain[position:])
+    assert starts == [start for start, _ in groups]
+    assert pairs[1::2] == [len(found) for _, found in groups]
+    assert blocks == [block for _, found in groups for block in found]
+
+
+def read_table(data: bytes) -> list[Block]:
+    blocks, position = varint(data, 0)
+    count, position = varint(data, position)
+    kinds = []
+    for _ in range(count):
+        size, position = varint(data, position)
+        kinds.append(data[position : position + size])
+        position += size
+    sizes, position = column(data, position, blocks)
+    which, position = column(data, position, blocks) if count > 1 else ([0] * blocks, position)
+    shared = [bool(kinds[i][0] & 4) for i in which]
+    counts, position = column(data, position, sum(shared))
+    arrays = [counts.pop(0) if is_shared else 1 for is_shared in shared]
+    names = [""] * sum(arrays)
+    named, position = data[position], position + 1
+    if named:
+        names, position = read_names(data, position, len(names))
+    filed, position = data[position], position + 1
+    formats, position = column(data, position, len(names)) if filed else ([0] * len(names), position)
+    assert position == len(data)
+    found = []
+    first = 0
+    for size, i, length in zip(sizes, which, arrays, strict=True):
+        found.append((kinds[i], size, names[first : first + length], formats[first : first + length]))
+        first += length
+    return found
+
+
+def read_names(data: bytes, position: int, count: int) -> tuple[list[str], int]:
+    prefixes, position = column(data, position, count)
+    suffixes, position = column(data, position, count)
+    sizes, position = column(data, position, count)
+    names, last = [], b""
+    for prefix, suffix, size in zip(prefixes, suffixes, sizes, strict=True):
+        last = last[:prefix] + data[position : position + size] + last[len(last) - suffix :]
+        position += size
+        names.append(last.decode())
+    return names, position
+
+
+def group(
+    blocks: list[Block], data: bytes, net: "IntegerFlow | LabelMaps | None", before: int
 ) -> list[tuple[str, Array]]:
-    count, position = varint(body, 0) if kind["shared"] else (1, 0)
-    start = position
-    names = []
-    for _ in range(count if kind["named"] else 0):
-        length, position = varint(body, position)
-        names.append(body[position : position + length].decode())
-        position += length
-    spelled = body[start:position]
-    checksum, payload = int.from_bytes(body[position : position + 4], "little"), body[position + 4 :]
-    shape = (count, *kind["shape"])
-    if kind["method"] == 2:
+    """The arrays of the blocks of a group."""
+    out: list[tuple[str, Array]] = []
+    position = 0
+    for kind, size, names, _ in blocks:
+        checksum = int.from_bytes(data[position : position + 4], "little")
+        payload = data[position + 4 : position + 4 + size]
+        position += 4 + size
+        arrays = block(kind, payload, len(names), net)
+        covered = arrays.tobytes() + kind + written(len(payload)) + written(before + len(out))
+        assert zlib.crc32(covered) == checksum
+        out += list(zip(names, arrays, strict=True))
+    assert position == len(data)
+    return out
+
+
+def block(kind: bytes, payload: bytes, count: int, net: "IntegerFlow | LabelMaps | None") -> Array:
+    """All arrays of a block, (count, *shape)."""
+    flags, dtype, dimensions = kind[0], DTYPES[kind[1]], kind[2]
+    sizes, end = column(kind, 3, dimensions)
+    shape = (count, *sizes)
+    if flags & 3 == 2:
         assert net is not None
-        arrays = net.decode(payload, shape, kind["dtype"])
-    else:
-        if kind["method"] == 1:
-            size = int(np.prod(shape)) * np.dtype(kind["dtype"]).itemsize
-            dictionary = next(2**n for n in range(12, 27) if 2**n >= size or n == 26)
-            filters = [{"id": lzma.FILTER_LZMA2, "dict_size": dictionary}]
-            payload_raw = lzma.decompress(payload, lzma.FORMAT_RAW, filters=filters)
-        else:
-            payload_raw = payload
-        arrays = np.frombuffer(payload_raw, dtype=kind["dtype"]).reshape(shape)
-    data = kind["bytes"] + spelled + written(len(payload)) + arrays.tobytes() + written(before)
-    assert zlib.crc32(data) == checksum
-    return list(zip(names or [""] * count, arrays, strict=True))
+        if not flags & 8:
+            return net.decode(payload, shape if flags & 4 else shape[1:], dtype).reshape(shape)
+        rows, _ = varint(kind, end)
+        firsts = range(0, sizes[0], rows)
+        lengths, start = column(payload, 0, len(firsts) - 1)
+        bands = []
+        for first, length in zip(firsts, [*lengths, len(payload)], strict=True):
+            band = (min(rows, sizes[0] - first), *sizes[1:])
+            bands.append(net.decode(payload[start : start + length], band, dtype).reshape(band))
+            start += length
+        return np.concatenate(bands)[None]
+    if flags & 3 == 1:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        dictionary = next(2**n for n in range(12, 25) if 2**n >= size or n == 24)
+        filters = [{"id": lzma.FILTER_LZMA2, "dict_size": dictionary}]
+        payload = lzma.decompress(payload, lzma.FORMAT_RAW, filters=filters)
+    return np.frombuffer(payload, dtype=dtype).reshape(shape)
 
 
 def read_model(data: bytes) -> "IntegerFlow | LabelMaps":

@@ -137,9 +137,8 @@ def _scenes(target: Path) -> Rows:
     archive = target / "scenes.ddf"
     with ArchiveWriter(archive, model, embed_model=True, overwrite=True) as writer:
         files = FileWriter(writer)
-        for name, path in files_in([folder]):
+        for name, path in files_in([folder]).files:
             files.add(path, name)
-        files.finish()
     again = target / "again"
     with Archive(archive) as reader:
         for path in FileReader(reader).write_all(again, overwrite=True):

@@ -19,7 +19,7 @@ from tests.zoo import GOLDEN
 def test_golden_archives_are_read(path: Path) -> None:
     with np.load(path.with_suffix(".npz")) as file:
         want = [file[str(i)] for i in range(len(file.files))]
-    for found in (list(Archive(path)), reference_decoder.decode(path.read_bytes())):
+    for found in (list(Archive(path).items()), reference_decoder.decode(path.read_bytes())):
         for (_, array), right in zip(found, want, strict=True):
             assert np.array_equal(array, right)
             assert array.dtype == right.dtype
@@ -33,7 +33,7 @@ def test_golden_archives_are_written_again(path: Path) -> None:
     for threads in (1, 3):
         buffer = io.BytesIO()
         with ArchiveWriter(buffer, archive.model, embed_model=True, threads=threads) as writer:
-            for name, array in archive:
+            for name, array in archive.items():
                 writer.add(array, name)
         assert buffer.getvalue() == path.read_bytes()
 
@@ -55,7 +55,7 @@ for path in sys.argv[1:]:
     archive = Archive(path)
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, archive.model, embed_model=True) as writer:
-        for name, array in archive:
+        for name, array in archive.items():
             writer.add(array, name)
     assert buffer.getvalue() == open(path, "rb").read(), path
 """

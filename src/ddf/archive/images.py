@@ -14,6 +14,7 @@ import numpy as np
 from ddf.archive.formats import MODES, FileFormat
 from ddf.archive.limits import check_size
 from ddf.archive.protocol import Array
+from ddf.errors import LimitError
 
 _IMAGES = {".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF"}
 _PNG_PIXELS = {"transparency", "interlace"}
@@ -58,6 +59,8 @@ def read_file(path: Path, max_bytes: int) -> Loaded:
             found = _read_image(path, _IMAGES[suffix], max_bytes) if suffix in _IMAGES else None
         if found is not None:
             return found
+    except LimitError:
+        raise
     except MemoryError:
         problem = "it does not fit into memory"
     except Exception as error:  # Pillow and NumPy raise almost anything for damaged files

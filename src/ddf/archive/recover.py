@@ -247,7 +247,8 @@ class Recovery:
                 sections.setdefault(begin, _Section(group.table, group.number, begin, []))
             if begin in sections and group.archive == archive:
                 sections[begin].found.append(record.data)
-        if self._index is None and not (len(groups) == 1 and groups[0][0].position == self._stated_index()):
+        stated = self._stated_index()
+        if self._index is None and stated >= 0 and not (len(groups) == 1 and groups[0][0].position == stated):
             self.lost.append("the index is damaged")
         return [sections[begin] for begin in sorted(sections)]
 
@@ -291,7 +292,8 @@ class Recovery:
         stated = self._stated_index()
         moved = [self._index_at - stated] if self._index is not None and stated >= 0 else []
         shifts = [0]  # by how many bytes the blocks before have moved
-        for section, later in zip(self._sections, [*self._sections[1:], None], strict=True):
+        for i, section in enumerate(self._sections):
+            later = self._sections[i + 1] if i + 1 < len(self._sections) else None
             if section.number > expected:
                 self.lost.append(f"arrays {expected} to {section.number - 1} are missing, and so is their table")
             here = [place - section.begin for place in section.found]
