@@ -97,6 +97,7 @@ class Recovery:
         self._formats: dict[int, bytes] = {}
         self._index: Index | None = None
         self._index_at = 0
+        self._piece = (0, b"")  # what was read last to search for records, and where it begins
         self._embedded: Codec | None = None
         self._effort = _EFFORT * self.source.size + _SLACK
         self.fingerprint = NO_MODEL if model is None else model.fingerprint
@@ -189,14 +190,18 @@ class Recovery:
 
     def _next_marker(self, position: int) -> int:
         """Return where the next marker is, −1 if there is none."""
-        while position < self.source.size:
-            count = min(_PIECE, self.source.size - position)
-            found = self.source.read(position, count).find(MARKER)
+        size = self.source.size
+        while position < size:
+            start, piece = self._piece
+            if not start <= position < start + len(piece):
+                start, piece = self._piece = position, self.source.read(position, min(_PIECE, size - position))
+            found = piece.find(MARKER, position - start)
             if found >= 0:
-                return position + found
-            if position + count == self.source.size:
+                return start + found
+            if start + len(piece) == size:
                 return -1
-            position += count - len(MARKER) + 1
+            position = max(position + 1, start + len(piece) - len(MARKER) + 1)
+            self._piece = (0, b"")
         return -1
 
     def _load_model(self, record: Record, header: Header | None) -> None:
