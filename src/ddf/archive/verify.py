@@ -27,7 +27,7 @@ from ddf.archive.records import (
     Record,
     read_record,
 )
-from ddf.archive.varint import read_varint
+from ddf.archive.varint import write_varint
 from ddf.errors import DamagedArchiveError, DdfError, WrongModelError
 
 _PIECE = 1 << 20
@@ -94,8 +94,7 @@ def _records(archive: Archive) -> Iterator[str]:
             arrays = int(index.table.firsts[first]) if first < len(index.table.counts) else len(archive)
         elif record.type == FORMAT:
             formats += 1
-            number, used = read_varint(record.head, 0)
-            if number != formats or index.formats[formats - 1 : formats] != [record.head[used:]]:
+            if [record.head] != [write_varint(formats) + data for data in index.formats[formats - 1 : formats]]:
                 yield f"the record at byte {position} is damaged: its file format is not that of the index"
         elif record.type == MODEL:
             if position != HEADER_SIZE or not archive.embeds_model:
