@@ -50,7 +50,7 @@ from ddf.errors import DdfError
 Array = np.ndarray[Any, Any]
 Generator = np.random.Generator
 
-MAX_BYTES = 1 << 18
+MAX_BYTES = 1 << 17
 MAX_SECONDS, MAX_MIB = 5.0, 500
 BATCH = 250  # rounds of a process
 NUMBERS = (0, 1, 2, 3, 7, 8, 15, 16, 63, 64, 127, 128, 255, 256, 1000, 4096, 65535, 65536, 1 << 18, 1 << 20, 1 << 31)
@@ -333,7 +333,7 @@ def calls(data: bytes, model: Codec | None, folder: Path, rng: Generator) -> Ite
     yield "by number", each
     yield "by name", by_name
     yield "all", lambda: list(opened().arrays())
-    yield "verify", lambda: verify(data, model, 1) and None
+    yield "verify", lambda: verify(data, model, 1, MAX_BYTES) and None
     yield "write", written
     yield "recover", recovered
 

@@ -202,10 +202,10 @@ def test_groups_that_claim_the_same_blocks_are_refused() -> None:
 
 def test_arrays_larger_than_the_limit_are_refused(model: Codec) -> None:
     array = np.zeros((300, 300), np.uint8)
-    with pytest.raises(LimitError, match="an array has 90,000 bytes, but the limit is 80,000; pass a larger one"):
+    with pytest.raises(LimitError, match="an array: 90,000 bytes, but the limit is 80,000; pass a larger one"):
         compress(array, model, max_bytes=80_000)
     data = compress(array, model)
-    with pytest.raises(LimitError, match="array 0 has 90,000 bytes"):
+    with pytest.raises(LimitError, match="array 0: 90,000 bytes"):
         decompress(data, model, max_bytes=80_000)
     assert np.array_equal(decompress(data, model, max_bytes=90_000), array)
     recovery = recover(data, model, max_bytes=80_000)

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -107,17 +108,22 @@ def _read_image(path: Path, kind: str, max_bytes: int) -> Loaded | None:
     if mode == "1":
         array = np.asarray(array.view(np.uint8) != 0)
     format_ = FileFormat(kind, mode, palette, transparent)
-    # Pillow may be unable to write what it has read, such as unusual transparency; pixels are never the reason.
-    corner = array[:1, :1]
-    if not format_.suits(array) or FileFormat.from_bytes(format_.to_bytes()) != format_ or not _comes_back(corner, format_):
+    if not format_.suits(array) or not _comes_back(format_):
         return None
     return Loaded(array, format_, stripped)
 
 
-def _comes_back(array: Array, format_: FileFormat) -> bool:
-    """Return whether Pillow reads what it writes."""
+@lru_cache(maxsize=256)
+def _comes_back(format_: FileFormat) -> bool:
+    """Return whether Pillow reads what it writes, which depends on the format only: transparency may be unusual."""
     from PIL import Image
 
+    try:
+        if FileFormat.from_bytes(format_.to_bytes()) != format_:
+            return False
+    except (ValueError, TypeError):
+        return False
+    array = np.zeros((1, 1), MODES[format_.mode])
     with Image.open(io.BytesIO(to_file(array, format_))) as image:
         same = np.array_equal(np.asarray(image), array) and image.mode.startswith(format_.mode)
         return bool(same and (format_.mode != "P" or bytes(image.getpalette("RGB") or b"") == format_.palette))

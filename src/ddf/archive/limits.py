@@ -45,6 +45,6 @@ def check_size(what: str, size: int, max_bytes: int) -> None:
     """Refuse an array that is larger than the limit."""
     if size > max_bytes:
         raise LimitError(
-            f"{what} has {size:,} bytes, but the limit is {max_bytes:,}; pass a larger one (--max-size, in Python "
+            f"{what}: {size:,} bytes, but the limit is {max_bytes:,}; pass a larger one (--max-size, in Python "
             "max_bytes=) if that is what you expect"
         )

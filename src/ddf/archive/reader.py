@@ -34,7 +34,8 @@ class Archive(Mapping[str | int, Array]):
     Arguments:
         path: The file, a URL that `fsspec` opens, the bytes of an archive, or an open file that can seek.
         model: The codec it was made with; not needed if the archive contains it or was made without one.
-        max_bytes: The largest array to decode, in bytes. A damaged or hostile archive cannot use more memory than that.
+        max_bytes: The largest array, or block of arrays, to decode, in bytes. This limits the memory that a damaged or
+            hostile archive can use.
         threads: The number of threads that decode in `items` and `values`; None for one per core.
         storage_options: Options of the file system of a URL.
 
@@ -206,7 +207,8 @@ class Archive(Mapping[str | int, Array]):
             block: The block.
             threads: The number of threads for the bands of a large array.
         """
-        check_size(f"{self.name}: {self.contents.label(block)}", block.kind.size, self.max_bytes)
+        others = f" and the {block.count - 1:,} arrays in its block" if block.count > 1 else ""
+        check_size(f"{self.name}: {self.contents.label(block)}{others}", block.kind.size * block.count, self.max_bytes)
         try:
             return decode_block(self.model if block.kind.method == Method.CODEC else None, block, threads)
         except InvalidCodeError as error:

@@ -328,7 +328,7 @@ class Recovery:
         self, kind: Kind, size: int, count: int, number: int, place: int, shifts: list[int]
     ) -> list[Array]:
         """Return the arrays of a block, which is at one of several places."""
-        check_size("it", kind.size, self.max_bytes)
+        check_size("its block", kind.size * count, self.max_bytes)
         model = self._model() if kind.method == Method.CODEC else None
         first: DdfError | None = None
         for shift in shifts:

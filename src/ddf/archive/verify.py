@@ -11,6 +11,7 @@ from ddf.archive.files import FileReader
 from ddf.archive.folder import OutputFolder
 from ddf.archive.formats import FileFormat
 from ddf.archive.images import to_file
+from ddf.archive.limits import DEFAULT_MAX_BYTES
 from ddf.archive.parallel import Pool, thread_count
 from ddf.archive.protocol import Codec
 from ddf.archive.reader import Archive
@@ -33,13 +34,19 @@ from ddf.errors import DamagedArchiveError, DdfError, WrongModelError
 _PIECE = 1 << 20
 
 
-def verify(path: str | PathLike[str] | bytes, model: Codec | None = None, threads: int | None = None) -> list[str]:
+def verify(
+    path: str | PathLike[str] | bytes,
+    model: Codec | None = None,
+    threads: int | None = None,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+) -> list[str]:
     """Check an archive completely, and return what is damaged; nothing if it is intact.
 
     Arguments:
         path: The file, or its bytes.
         model: The codec it was made with, if the archive does not contain it.
         threads: The number of threads that decode; None for one per core.
+        max_bytes: The largest array to decode, in bytes.
 
     Raises:
         DamagedArchiveError: The archive has no readable index.
@@ -51,7 +58,7 @@ def verify(path: str | PathLike[str] | bytes, model: Codec | None = None, thread
         >>> verify(compress(np.eye(3, dtype=np.uint8), model=None))
         []
     """
-    with Archive(path, model, threads=threads) as archive:
+    with Archive(path, model, max_bytes, threads) as archive:
         return [problem for _, problem in check_archive(archive) if problem]
 
 

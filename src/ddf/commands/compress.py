@@ -79,7 +79,8 @@ def _compress(options: argparse.Namespace) -> int:
     if target.exists() and not (options.append or options.force):
         raise FileExistsError(f"{target} already exists; --force replaces it, --append adds to it")
     found = files_in(options.inputs)
-    inputs = [(name, path) for name, path in found.files if path.resolve() != target.resolve()]
+    itself = target.resolve()
+    inputs = [(name, path) for name, path in found.files if path.name != itself.name or path.resolve() != itself]
     if not inputs:
         raise ValueError(f"no files to compress in {', '.join(options.inputs)}")
     start = time.monotonic()

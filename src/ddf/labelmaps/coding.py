@@ -21,11 +21,11 @@ from ddf.labelmaps.arithmetic import (
     start_encoder,
 )
 from ddf.labelmaps.compiling import announce
-from ddf.labelmaps.context import new_ring, offsets, start_map
+from ddf.labelmaps.context import Ring, new_ring, offsets, start_map
 from ddf.labelmaps.grid import Grid
 from ddf.labelmaps.kernel import code_rows
 from ddf.labelmaps.labels import MOST_LABELS
-from ddf.labelmaps.state import State, Trace, new_scratch
+from ddf.labelmaps.state import Scratch, State, Trace, new_scratch
 
 if TYPE_CHECKING:
     from ddf.labelmaps.model import CausalFlow
@@ -55,6 +55,7 @@ class Coding:
         self.coder = np.zeros(CODER_SIZE, np.uint64)
         self.out = bytearray()
         self.counters = np.full(64, _HALF, np.uint32)
+        self.workspace: tuple[Ring, Scratch] | None = None
         if data is None:
             self.data = np.zeros(1024, np.uint8)
             start_encoder(self.coder)
@@ -131,10 +132,12 @@ class Coding:
     ) -> None:
         """Encode a map with `to_symbols`, or decode it with `values`, in chunks of rows."""
         height, width = one.shape
-        ring = new_ring(width)
+        if self.workspace is None:  # all maps of an array have one size
+            near = offsets(len(self.model.arrays["pixels"]))
+            hidden = self.model.arrays["second"].shape
+            self.workspace = new_ring(width), new_scratch(len(self.labels), near, width, hidden)
+        ring, scratch = self.workspace
         start_map(ring, len(self.labels))
-        hidden = self.model.arrays["second"].shape
-        scratch = new_scratch(len(self.labels), offsets(len(self.model.arrays["pixels"])), width, hidden)
         step = max(1, _CHUNK // width)
         for row in range(0, height, step):
             part = one[row : row + step]

@@ -31,6 +31,7 @@ __all__ = [
     "start_row",
 ]
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,7 @@ RUNS = 6
 LONGEST = 255
 
 
+@cache
 def offsets(count: int) -> Array:
     """Return the offsets of the `count` nearest preceding pixels, nearest first: (count, 2), as (row, column).
 

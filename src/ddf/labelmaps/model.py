@@ -30,6 +30,7 @@ _HALF = np.uint32(1 << (PROBABILITY_BITS - 1 + COUNT_BITS))
 _LOCAL_BITS = (8, 18)  # minimum and maximum size (log2) of the tables that start empty for every array
 _SAMPLE_LABELS = 8  # number of labels in samples of a model without known classes
 _HIGHEST = (1 << 64) - 1  # too large to be coded as the smallest label
+_WIDEST = 1 << 18  # pixels of a row; wider maps would take much memory
 
 
 @dataclass(frozen=True)
@@ -138,13 +139,13 @@ class CausalFlow:
         """Compress an array of label maps (…, height, width).
 
         Returns:
-            The code, or None if the array does not hold label maps: it has fewer than two dimensions, is empty, looks
-            like noise, or has more than 65,535 labels.
+            The code, or None if the array does not hold label maps: it has fewer than two dimensions, is empty, is
+            wider than 262,144, looks like noise, or has more than 65,535 labels.
         """
         array = np.asarray(array)
         if array.dtype.kind not in "iub":
             raise TypeError(f"label maps are arrays of integers, not of {array.dtype}")
-        if array.ndim < 2 or not array.size or looks_like_noise(array):
+        if not _codable(array.shape) or looks_like_noise(array):
             return None
         labels = labels_of(array)
         if labels is None or labels[0] >= _HIGHEST:
@@ -163,8 +164,8 @@ class CausalFlow:
         A damaged code usually decodes to some other map without an error; archives detect this by their checksums.
         """
         dtype = np.dtype(dtype)
-        if len(shape) < 2 or min(shape) < 1:
-            raise InvalidCodeError(f"shape {shape} is invalid: label maps are nonempty, with at least two dimensions")
+        if not _codable(shape):
+            raise InvalidCodeError(f"arrays of shape {shape} are never coded as label maps")
         coding = Coding(self, None, prod(shape), data)
         grid = coding.read_header(dtype, (shape[-2], shape[-1]))
         low, high = limits(dtype)
@@ -267,3 +268,8 @@ class CausalFlow:
             np.zeros(symbols, np.int64),
             np.full(2, _HALF, np.uint32),
         )
+
+
+def _codable(shape: tuple[int, ...]) -> bool:
+    """Return whether an array may consist of label maps."""
+    return len(shape) >= 2 and min(shape) > 0 and shape[-1] <= _WIDEST
