@@ -18,7 +18,7 @@ class PartFile:
     """A temporary file beside `path` that takes its place when it is committed.
 
     However the process ends, `path` holds either what it held before or the complete new contents. A file that is
-    replaced keeps its mode and, where permitted, its owner. Only regular files are replaced; a link to one stays a link.
+    replaced keeps its mode and, where permitted, its owner. Only regular files are replaced; links to them stay links.
 
     Arguments:
         path: The file to write.

@@ -210,9 +210,8 @@ def test_a_bad_file_does_not_end_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="such names cannot be there")
 def test_a_name_that_is_not_utf8_is_stored_escaped(tmp_path: Path) -> None:
-    os.mkdir(tmp_path / "in")
-    with open(os.fsencode(tmp_path / "in") + b"/caf\xe9.txt", "wb") as file:
-        file.write(b"x")
+    (tmp_path / "in").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/caf\xe9.txt")).write_text("x")
     data, files = archive_of(tmp_path / "in")
     assert list(Archive(data)) == ["caf\\xe9.txt"]
     ((_, why),) = files.problems
@@ -247,7 +246,11 @@ def archive_with(**arrays: FileFormat | None) -> bytes:
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None) as archive:
         for name, file in arrays.items():
-            archive.add(np.eye(3, dtype=np.uint8), name.replace("__", "/").replace("_up_", "..").replace("_dot_", "."), file=file)
+            archive.add(
+                np.eye(3, dtype=np.uint8),
+                name.replace("__", "/").replace("_up_", "..").replace("_dot_", "."),
+                file=file,
+            )
     return buffer.getvalue()
 
 

@@ -149,9 +149,7 @@ for i in range(int(sys.argv[3])):
 
 def test_concurrent_appends_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.ddf"
-    workers = [
-        subprocess.Popen([sys.executable, "-c", APPEND, str(path), str(worker), "100"]) for worker in range(3)
-    ]
+    workers = [subprocess.Popen([sys.executable, "-c", APPEND, str(path), str(worker), "100"]) for worker in range(3)]
     assert [worker.wait() for worker in workers] == [0] * 3
     archive = Archive(path)
     assert sorted(archive) == sorted(f"{worker} {i}" for worker in range(3) for i in range(100))

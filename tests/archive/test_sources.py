@@ -41,13 +41,13 @@ class Ranges(BaseHTTPRequestHandler):
     data = b""
     asked: list[tuple[int, int]] = []  # noqa: RUF012
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(self.data)))
         self.send_header("Accept-Ranges", "bytes")
         self.end_headers()
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         first, last = self.headers["Range"].removeprefix("bytes=").split("-")
         part = self.data[int(first) : int(last) + 1]
         self.asked.append((int(first), len(part)))

@@ -29,9 +29,7 @@ def kind_of(array: Array, shared: bool = False) -> Kind:
     if array.dtype.kind not in "iub":
         raise TypeError(f"an archive holds arrays of integers, but this one has dtype {array.dtype}")
     if array.ndim > MAX_DIMENSIONS:
-        raise ValueError(
-            f"an archive holds arrays of up to {MAX_DIMENSIONS} dimensions, but this one has {array.ndim}"
-        )
+        raise ValueError(f"an archive holds arrays of up to {MAX_DIMENSIONS} dimensions, but this one has {array.ndim}")
     return Kind(Method.RAW, DTYPES.index(array.dtype.newbyteorder("<").str), array.shape, shared)
 
 
@@ -55,7 +53,9 @@ def encode_blocks(
     if code is None and codec is not None and len(arrays) > 1:
         accepted = [_code(codec, kind, [array])[1] is not None for array in arrays]
         parts = [list(run) for _, run in groupby(range(len(arrays)), accepted.__getitem__)]
-        runs = [(_code(codec, kind, [arrays[i] for i in part])[1] if accepted[part[0]] else None, part) for part in parts]
+        runs = [
+            (_code(codec, kind, [arrays[i] for i in part])[1] if accepted[part[0]] else None, part) for part in parts
+        ]
     blocks = []
     for found, part in runs:
         some = [arrays[i] for i in part]

@@ -8,8 +8,6 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from ddf.archive.folder import OutputFolder
 from ddf.archive.formats import FileFormat
 from ddf.archive.images import read_file, to_file
@@ -61,27 +59,23 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
     return found
 
 
-def _search(root: Path, found: FoundFiles) -> None:
+def _search(root: Path, found: FoundFiles, folder: str = "") -> None:
     """Find the files in a folder, in the order of their paths."""
-    inside = os.path.realpath(root)
-    files = []
-    for folder, folders, names in os.walk(root):
-        if not folders and not names and folder != str(root):
-            found.left_out.append(Path(folder))
-        for name in list(folders):
-            if name.startswith(".") or os.path.islink(os.path.join(folder, name)):
-                folders.remove(name)
-                found.left_out.append(Path(folder, name))
-        for name in names:
-            path = os.path.join(folder, name)
-            target = os.path.realpath(path) if os.path.islink(path) else None
-            leads_out = target is not None and not target.startswith(inside + os.sep)
-            if name.startswith(".") or leads_out or not os.path.isfile(path):
-                found.left_out.append(Path(path))
-            else:
-                files.append(os.path.relpath(path, root).split(os.sep))
-    found.files.extend(("/".join(parts), root.joinpath(*parts)) for parts in sorted(files))
-    found.left_out.sort()
+    with os.scandir(root / folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    if not ordered and folder:
+        found.left_out.append(root / folder)
+    for entry in ordered:
+        name = f"{folder}/{entry.name}" if folder else entry.name
+        leads_out = entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root.resolve())
+        if entry.name.startswith(".") or leads_out:
+            found.left_out.append(root / name)
+        elif entry.is_dir(follow_symlinks=False):
+            _search(root, found, name)
+        elif entry.is_file():
+            found.files.append((name, root / name))
+        else:  # links to folders, broken links, pipes
+            found.left_out.append(root / name)
 
 
 class FileWriter:
@@ -211,5 +205,3 @@ class FileReader:
         output.check(targets)
         for number, array in self.archive.arrays():
             yield output.write(targets[number], self.contents(names[number], number, array))
-
-

@@ -76,7 +76,8 @@ class FileFormat:
             return cls(type_, fortran=bool(data[1] & _FORTRAN), big_endian=bool(data[1] & _BIG))
         mode = _MODES[data[1]]
         position = 2
-        palette, transparency = b"", None
+        palette = b""
+        transparency: int | bytes | None = None
         if mode == "P":
             length, position = read_varint(data, position)
             palette = data[position : position + length]

@@ -155,7 +155,9 @@ def to_file(array: Array, format_: FileFormat) -> bytes:
     buffer = io.BytesIO()
     if format_.type == "npy":
         array = array.astype(array.dtype.newbyteorder(">" if format_.big_endian else "<"), copy=False)
-        np.save(buffer, np.asfortranarray(array) if format_.fortran else np.ascontiguousarray(array).reshape(array.shape))
+        np.save(
+            buffer, np.asfortranarray(array) if format_.fortran else np.ascontiguousarray(array).reshape(array.shape)
+        )
         return buffer.getvalue()
     try:
         _save_image(array, format_, buffer)

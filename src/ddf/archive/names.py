@@ -2,8 +2,6 @@
 
 __all__ = ["check_name", "names_weight", "pack_names", "unpack_names"]
 
-from os.path import commonprefix
-
 from ddf.archive.limits import MAX_NAME
 from ddf.archive.varint import read_column, write_column
 
@@ -43,14 +41,22 @@ def pack_names(names: list[str]) -> bytes:
     last = b""
     for name in names:
         data = name.encode()
-        prefix = len(commonprefix([last, data]))
+        prefix = _shared(last, data)
         most = min(len(last), len(data)) - prefix
-        suffix = len(commonprefix([last[::-1][:most], data[::-1][:most]]))
+        suffix = _shared(last[::-1][:most], data[::-1])
         prefixes.append(prefix)
         suffixes.append(suffix)
         rests.append(data[prefix : len(data) - suffix])
         last = data
     return b"".join(map(write_column, (prefixes, suffixes, map(len, rests)))) + b"".join(rests)
+
+
+def _shared(one: bytes, two: bytes) -> int:
+    """Return the length of the common prefix."""
+    for i, (a, b) in enumerate(zip(one, two, strict=False)):
+        if a != b:
+            return i
+    return min(len(one), len(two))
 
 
 def unpack_names(data: bytes, position: int, count: int, limit: int) -> tuple[list[str], int]:

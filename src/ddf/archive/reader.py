@@ -80,7 +80,9 @@ class Archive(Mapping[str | int, Array]):
 
     def __getstate__(self) -> dict[str, Any]:
         if not isinstance(self._path, str | bytes | bytearray | memoryview):
-            raise TypeError(f"{self.name} was opened as a file object and cannot be pickled: open it by its path or URL")
+            raise TypeError(
+                f"{self.name} was opened as a file object and cannot be pickled: open it by its path or URL"
+            )
         options = {name: getattr(self, name) for name in ("_given", "max_bytes", "threads", "storage_options")}
         return {"_path": bytes(self._path) if isinstance(self._path, memoryview) else self._path, **options}
 
@@ -133,7 +135,7 @@ class Archive(Mapping[str | int, Array]):
     def __contains__(self, key: object) -> bool:
         if isinstance(key, str):
             return key in self._numbers
-        return isinstance(key, int | np.integer) and -len(self) <= key < len(self)
+        return isinstance(key, int | np.integer) and bool(-len(self) <= key < len(self))
 
     def __getitem__(self, key: str | int) -> Array:
         """Return an array by its name or its number."""

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from ddf.archive.limits import table_limit
 from ddf.archive.tables import Table, squeeze, unsqueeze
-from ddf.archive.varint import read_column, read_varint, write_column, write_varint
+from ddf.archive.varint import read_column, read_varint, write_varint
 from ddf.errors import DamagedArchiveError
 
 MAGIC = b"\x89DDF"
@@ -84,8 +84,8 @@ class Header:
             raise DamagedArchiveError(f"{name} is damaged: its header does not match its checksum")
         if data[4] != VERSION or data[5] > _EMBEDDED:
             raise DamagedArchiveError(
-                f"{name} has version {data[4]} (flags {data[5]}), but this ddf reads version {VERSION}: install a newer "
-                "one"
+                f"{name} has version {data[4]} (flags {data[5]}), but this ddf reads version {VERSION}: "
+                "install a newer one"
             )
         return cls(data[6:22], bool(data[5]))
 
@@ -122,9 +122,7 @@ def pack_record(type_: int, head: bytes, data_size: int = 0) -> bytes:
     return MARKER + start + _checksum(start + head) + head
 
 
-def read_record(
-    read: Callable[[int, int], bytes], position: int, end: int, cut: bool = False
-) -> Record | None:
+def read_record(read: Callable[[int, int], bytes], position: int, end: int, cut: bool = False) -> Record | None:
     """Read the record that begins at a position; return None if none does that ends by `end`.
 
     Arguments:

@@ -163,7 +163,7 @@ class Recovery:
         The data of a record are skipped if another record follows them; otherwise they are searched as well.
         """
         size, position = self.source.size, HEADER_SIZE
-        while 0 <= (position := self._next_marker(position)):
+        while (position := self._next_marker(position)) >= 0:
             record = read_record(self.source.read, position, size, cut=True)
             self._spend(_COST + (self._claimed(position) if record is None else len(record.head)))
             if record is None:
@@ -324,9 +324,7 @@ class Recovery:
                     yield Recovered(number, name, array, self._format(format_, name or f"array {number}"))
             place += size
 
-    def _block(
-        self, kind: Kind, size: int, count: int, number: int, place: int, shifts: list[int]
-    ) -> list[Array]:
+    def _block(self, kind: Kind, size: int, count: int, number: int, place: int, shifts: list[int]) -> list[Array]:
         """Return the arrays of a block, which is at one of several places."""
         check_size("its block", kind.size * count, self.max_bytes)
         model = self._model() if kind.method == Method.CODEC else None

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ddf.archive.blocks import DTYPES, Kind
+from ddf.archive.blocks import Kind
 from ddf.archive.limits import MAX_ARRAYS, MAX_SHARED, MAX_SHARED_BYTES, table_limit
 from ddf.archive.names import pack_names, unpack_names
 from ddf.archive.protocol import Array

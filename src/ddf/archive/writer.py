@@ -4,6 +4,7 @@ __all__ = ["ArchiveWriter", "compress"]
 
 import hashlib
 import io
+from collections.abc import Callable
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
@@ -118,6 +119,7 @@ class ArchiveWriter:
         self._maps = 0  # arrays in groups that were written
         self._position = 0
         self._closed = False
+        self._write: Callable[[bytes], object]
         self._part: PartFile | None = None
         self._stack = ExitStack()
         self._pool: Pool[list[Block]] = Pool(self._threads)
@@ -220,9 +222,7 @@ class ArchiveWriter:
     def _submit(self) -> None:
         """Start encoding the waiting arrays, and collect the blocks that are ready."""
         if self._waiting:
-            self._pool.submit(
-                encode_blocks, self.model, self._waiting_kind, self._waiting, self.verify, self._threads
-            )
+            self._pool.submit(encode_blocks, self.model, self._waiting_kind, self._waiting, self.verify, self._threads)
             self._waiting = []
         for blocks in self._pool.ready():
             self._collect(blocks)

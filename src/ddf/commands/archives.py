@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ddf.commands.common import (
@@ -27,7 +26,7 @@ from ddf.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from ddf.archive import Archive, FileReader
+    from ddf.archive import Archive
 
 _NEEDED = "the model of the archive (default: the embedded one, or else the pretrained one)"
 
@@ -240,8 +239,8 @@ def _add_recover(commands: Commands) -> None:
 def _recover(options: argparse.Namespace) -> int:
     from ddf.archive import recover
     from ddf.archive.folder import OutputFolder
-    from ddf.archive.images import to_file
     from ddf.archive.formats import FileFormat
+    from ddf.archive.images import to_file
 
     output = OutputFolder(options.output, options.force)
     with recover(options.archive, max_bytes=options.max_size) as survey:
@@ -265,7 +264,9 @@ def _recover(options: argparse.Namespace) -> int:
         options,
         {"files": written, "as_arrays": len(arrays), "arrays": arrays, "lost": lost},
         f"{options.output}: {files(written)}",
-        *shortened([repr(name) for name in arrays], f"{len(arrays)} of them as npy arrays, because they were not files"),
+        *shortened(
+            [repr(name) for name in arrays], f"{len(arrays)} of them as npy arrays, because they were not files"
+        ),
         *(f"lost: {line}" for line in lost),
     )
     return 1 if lost else 0

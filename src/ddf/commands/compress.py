@@ -121,7 +121,9 @@ def _compress(options: argparse.Namespace) -> int:
         f"{target}: {files(writer.files)}, {thousands(writer.bytes)} bytes in {thousands(size)} "
         f"({writer.bytes / max(1, size):.1f} : 1), {seconds:.1f} s",
         *([f"{other} of {writer.maps} maps were stored by a general-purpose compressor"] if other > 0 else []),
-        *shortened(left_out, "skipped (hidden files, empty folders, broken links, links to folders or out of a folder)"),
+        *shortened(
+            left_out, "skipped (hidden files, empty folders, broken links, links to folders or out of a folder)"
+        ),
         *shortened(writer.stripped, "metadata not stored (resolution, text, coordinates)"),
         *(f"{name}: {why}" for name, why in writer.problems),
         *_advice(options, archive.coded),
