@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from ddf import TrainingConfig, architectures, fit, spec
 from ddf.archive import InvalidCodeError, compress, decompress
+from ddf.errors import DamagedFileError
 from ddf.exact import IntegerFlow, ModelError, export, integer
 from ddf.exact.coder import Decoder, Encoder
 from ddf.exact.integer import ExactAffine, InexactNetError
@@ -120,7 +121,7 @@ def test_a_model_file_is_the_model(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "model").read_bytes())
     data[-1] ^= 1
     (tmp_path / "model").write_bytes(data)
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(DamagedFileError, match="damaged"):
         IntegerFlow.load(tmp_path / "model")
 
 

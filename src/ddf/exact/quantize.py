@@ -19,6 +19,8 @@ _BITS = 1.4426950408889634  # of a nat
 def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
     """Return a copy of a net whose layers are exact, to be fine-tuned.
 
+    Of a net on PyTorch's meta device it returns an outline: exact layers without their integers.
+
     Arguments:
         net: A trained net.
         given: Batches of typical symbols, to measure how large its activations become.
@@ -67,11 +69,11 @@ def _quantize_stack(net: Net, given: Iterable[Tensor]) -> Net:
     incoming = torch.ones(1)  # real value of an input / its value here
     for i, layer in enumerate(linear):
         last = i == len(linear) - 1
-        outgoing = torch.full((1,), 1 / _BITS) if last else peaks[i].cpu() / _PEAK
-        weight = layer.weight.detach().cpu() * incoming / outgoing.view(-1, 1)
+        outgoing = torch.full((1,), 1 / _BITS) if last else _on_cpu(peaks[i]) / _PEAK
+        weight = _on_cpu(layer.weight) * incoming / outgoing.view(-1, 1)
         terms = net.in_channels if i == 0 else None
         exact.stack.append(
-            ExactAffine(weight, layer.bias.detach().cpu() / outgoing, 0 if i == 0 else ACTIVATION_BITS, last, terms)
+            ExactAffine(weight, _on_cpu(layer.bias) / outgoing, 0 if i == 0 else ACTIVATION_BITS, last, terms)
         )
         incoming = outgoing
     exact.stack.append(Scale(1 / _BITS))
@@ -82,7 +84,7 @@ def _quantize_dense(net: Net, given: Iterable[Tensor]) -> Net:
     """Convert blocks of two convolutions whose outputs are appended to their inputs."""
     assert isinstance(net, DenseNet)
     modules: list[Any] = [module for block in list(net.stack)[:-1] for module in (block.mix, block.grow)]
-    peaks = [peak.cpu() / _PEAK for peak in _peaks(net, modules, given)]
+    peaks = [_on_cpu(peak) / _PEAK for peak in _peaks(net, modules, given)]
     exact = copy.deepcopy(net)
     incoming = torch.full((net.in_planes,), 1 / ONE)
     *blocks, readout = list[Any](exact.stack)
@@ -98,5 +100,9 @@ def _quantize_dense(net: Net, given: Iterable[Tensor]) -> Net:
 
 def _exact_convolution(layer: nn.Conv2d, incoming: Tensor, outgoing: Tensor, reads_out: bool = False) -> ExactAffine:
     assert layer.bias is not None
-    weight = layer.weight.detach().cpu() * incoming.view(1, -1, 1, 1) / outgoing.view(-1, 1, 1, 1)
-    return ExactAffine(weight, layer.bias.detach().cpu() / outgoing, ACTIVATION_BITS, reads_out)
+    weight = _on_cpu(layer.weight) * incoming.view(1, -1, 1, 1) / outgoing.view(-1, 1, 1, 1)
+    return ExactAffine(weight, _on_cpu(layer.bias) / outgoing, ACTIVATION_BITS, reads_out)
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.is_meta else tensor.detach().cpu()
