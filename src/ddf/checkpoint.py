@@ -44,11 +44,12 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
         >>> load_flow("flow.safetensors").spec == flow.spec
         True
     """
-    tensors = flow.state_dict()
+    spec, tensors = describe(flow), flow.state_dict()
+    spec.check_limits()
     _check_finite(tensors, ValueError, "the flow was not saved")
     header = {
         "kind": "flow",
-        "spec": to_plain(describe(flow)),
+        "spec": to_plain(spec),
         "frozen": [layer.frozen for layer in flow.parts()],
         "classes": None if flow.classes is None else flow.classes.to_plain(),
         "about": flow.about,

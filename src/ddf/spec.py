@@ -31,6 +31,7 @@ import torch
 from torch import nn
 
 from ddf.data.classes import MOST_CLASSES
+from ddf.errors import LimitError
 from ddf.flow import Flow
 from ddf.layers import (
     ChannelSplit,
@@ -49,9 +50,9 @@ from ddf.nets import MLP, DenseNet, Net
 from ddf.nets.net import check_size
 from ddf.prior import FactorizedCategorical
 
-_MOST_LAYERS = 4096  # of a flow in a file
-_MOST_SIDES = 8  # of the shape of a sample in a file
-_MOST_SYMBOLS = 1 << 40  # of a sample in a file
+_MOST_LAYERS = 4096
+_MOST_SIDES = 8
+_MOST_SYMBOLS = 1 << 40
 
 _KINDS: dict[str, type[Any]] = {"ChannelSplit": ChannelSplit, "Checkerboard": Checkerboard}
 _SPEC_OF: dict[type[nn.Module], type[Any]] = {}
@@ -78,8 +79,8 @@ class NetSpec(Spec, ABC):
     """A net without its shapes: those follow from its place in a flow."""
 
     @property
-    def depth(self) -> int:
-        """A number of modules with tensors of their own that the net has at least; building it takes as long."""
+    def least_tensors(self) -> int:
+        """A number of tensors that the net has at least. One that a file does not have so many for is not built."""
         return 0
 
     @abstractmethod
@@ -96,8 +97,8 @@ class MLPSpec(NetSpec, builds=MLP):
     activation: str = "relu"
 
     @property
-    def depth(self) -> int:
-        return self.layers
+    def least_tensors(self) -> int:
+        return 2 * self.layers
 
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> MLP:
         return MLP(num_classes, _channels(given), _channels(predicted), self.hidden, self.layers, self.activation)
@@ -111,8 +112,8 @@ class DenseNetSpec(NetSpec, builds=DenseNet):
     hidden: int = 512
 
     @property
-    def depth(self) -> int:
-        return self.blocks
+    def least_tensors(self) -> int:
+        return 4 * self.blocks
 
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> DenseNet:
         return DenseNet(num_classes, _channels(given), _channels(predicted), blocks=self.blocks, hidden=self.hidden)
@@ -272,6 +273,19 @@ class FlowSpec(Spec, builds=Flow):
                     shape = layers[-1].output_shape(shape)
         return Flow(layers, self.base.build(self.num_classes, shape), self.shape)
 
+    def check_limits(self) -> None:
+        """Refuses a flow that is too large for a file."""
+        if self.num_classes > MOST_CLASSES:
+            raise LimitError(f"{self.num_classes} classes, but a flow in a file has at most {MOST_CLASSES}")
+        if len(self.layers) > _MOST_LAYERS:
+            raise LimitError(f"{len(self.layers)} layers, but a flow in a file has at most {_MOST_LAYERS}")
+        known = [side for side in self.shape if side is not None]
+        if len(self.shape) > _MOST_SIDES or max(known, default=0) > _MOST_SYMBOLS or prod(known) > _MOST_SYMBOLS:
+            raise LimitError(
+                f"samples of the shape {self.shape}, but those of a flow in a file have at most {_MOST_SIDES} sizes "
+                f"and {_MOST_SYMBOLS} symbols"
+            )
+
     def outline(self, tensors: Mapping[str, Sequence[int]], convert: Callable[[Net], Net] = lambda net: net) -> Flow:
         """Builds the flow for the tensors of a file, if they are those that it needs.
 
@@ -282,18 +296,7 @@ class FlowSpec(Spec, builds=Flow):
             tensors: The shape of each tensor, by its name in the flow.
             convert: What each net becomes.
         """
-        check_size("FlowSpec", num_classes=self.num_classes)
-        if self.num_classes > MOST_CLASSES or len(self.layers) > _MOST_LAYERS:
-            raise ValueError(
-                f"it has {self.num_classes} classes and {len(self.layers)} layers, "
-                f"but files have at most {MOST_CLASSES} and {_MOST_LAYERS}"
-            )
-        known = [side for side in self.shape if side is not None]
-        if len(self.shape) > _MOST_SIDES or max(known, default=0) > _MOST_SYMBOLS or prod(known) > _MOST_SYMBOLS:
-            raise ValueError(
-                f"its samples have the shape {self.shape}, "
-                f"but in files they have at most {_MOST_SIDES} sizes and {_MOST_SYMBOLS} symbols"
-            )
+        self.check_limits()
         left = {name: tuple(shape) for name, shape in tensors.items()}
         counts = Counter(name.split(".")[1] for name in left if name.startswith("layers."))
         layers: list[Layer] = []
@@ -302,7 +305,7 @@ class FlowSpec(Spec, builds=Flow):
             with _in_layer(i, spec):
                 net = getattr(spec, "net", None)
                 if isinstance(net, NetSpec):
-                    if net.depth > counts[str(i)]:
+                    if net.least_tensors > counts[str(i)]:
                         raise ValueError(f"{net} has more tensors than the {counts[str(i)]} that the file has for it")
                     spec = replace(cast("Any", spec), net=_Outline(net, convert))
                 elif isinstance(spec, ShuffleSpec):
@@ -387,7 +390,7 @@ def from_plain(value: Any) -> Any:
     """Turns what `to_plain` returned into a spec; refuses what is not one."""
     if isinstance(value, list):
         if sum(isinstance(item, dict) for item in value) > _MOST_LAYERS:
-            raise ValueError(f"a list of {len(value)} layers, but a flow in a file has at most {_MOST_LAYERS}")
+            raise LimitError(f"{len(value)} layers, but a flow in a file has at most {_MOST_LAYERS}")
         return tuple(from_plain(item) for item in value)
     if not isinstance(value, dict):
         return value

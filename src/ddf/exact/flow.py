@@ -22,7 +22,7 @@ from ddf.exact.coder import Decoder, Encoder, Prediction
 from ddf.exact.dense import DensePredictor
 from ddf.exact.frequencies import PER_BIT, PRECISION, frequencies
 from ddf.exact.integer import ExactAffine, Scale
-from ddf.exact.quantize import quantize_net
+from ddf.exact.quantize import outline_net
 from ddf.files import atomic_write
 from ddf.flow import Flow
 from ddf.layers import ChannelSplit, Conditional, DenoisingCoupling, Layer, Shuffle, SplitPrior, Squeeze
@@ -125,7 +125,7 @@ class IntegerFlow:
             }
             for key, array in arrays.items():
                 shapes["base.logits" if key == "base" else f"layers.{key}"] = array.shape
-            flow = spec.outline(shapes, lambda net: quantize_net(net, []))
+            flow = spec.outline(shapes, outline_net)
             for key, affine in _affines(flow.layer_list()).items():
                 affine.to_empty(device="cpu")
                 affine.fix(*(torch.from_numpy(arrays[f"{key}.{part}"]).double() for part in _PARTS))

@@ -79,8 +79,10 @@ class ExactAffine(nn.Module):
         self.reads_out = reads_out
         self.terms = terms
         self.limit = _WEIGHT if terms is None else _WIDE_WEIGHT
-        largest = self.weight.detach().abs().flatten(1).amax(dim=1).clamp(min=2.0**-30)
-        shift = (self.limit / largest).log2().floor().clamp(_LEAST_SHIFT, _MOST_SHIFT)
+        shift = self.bias.detach()  # on the meta device, where nothing is computed
+        if not self.weight.is_meta:
+            largest = self.weight.detach().abs().flatten(1).amax(dim=1).clamp(min=2.0**-30)
+            shift = (self.limit / largest).log2().floor().clamp(_LEAST_SHIFT, _MOST_SHIFT)
         self.register_buffer("shift", shift.to(torch.int32))
         self.fixed: tuple[Tensor, Tensor] | None = None
         self._bound = 0
