@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 """The version of the file format. Newer versions are refused."""
 
-_INCOMPLETE = "{} is not a model file, or it is damaged: it is not a complete safetensors file"
+_INCOMPLETE = "{} is not a model file, or it is damaged (not a complete safetensors file)"
 _KEY = "ddf"  # the one metadata key
 _ARCHIVE = b"\x89DDF"  # how archives begin
 _LONGEST_HEADER = 1 << 26  # bytes; an entry takes 50 of them, so this bounds the number of entries as well

@@ -214,6 +214,7 @@ def test_a_pickled_model_is_the_model(name: str) -> None:
         assert again.fingerprint == flow.fingerprint
         assert again.about == flow.about
         assert again.encode(x) == flow.encode(x) is not None
+    assert len(pickle.dumps(flow)) < len(flow.to_bytes()) + 200, "what is derived from the integers is not pickled"
 
 
 def test_values_that_do_not_fit_the_dtype_are_refused() -> None:
