@@ -14,7 +14,7 @@ from ddf.data.classes import classes_from_plain
 from ddf.files import atomic_write
 from ddf.flow import Flow
 from ddf.layers import Shuffle
-from ddf.modelfile import DamagedFileError, Entry, pack, unpack
+from ddf.modelfile import DamagedFileError, Entry, about, pack, read, reading, unpack
 from ddf.spec import FlowSpec, describe, from_plain, to_plain
 
 _DTYPES = {
@@ -44,11 +44,12 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
         >>> load_flow("flow.safetensors").spec == flow.spec
         True
     """
-    tensors = flow.state_dict()
+    spec, tensors = describe(flow), flow.state_dict()
+    spec.check_limits()
     _check_finite(tensors, ValueError, "the flow was not saved")
     header = {
         "kind": "flow",
-        "spec": to_plain(describe(flow)),
+        "spec": to_plain(spec),
         "frozen": [layer.frozen for layer in flow.parts()],
         "classes": None if flow.classes is None else flow.classes.to_plain(),
         "about": flow.about,
@@ -58,7 +59,7 @@ def save(flow: Flow, path: str | PathLike[str]) -> None:
 
 def load_flow(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
     """Load a flow that `save` wrote; refuse models of other kinds."""
-    return flow_from_bytes(Path(path).read_bytes(), str(path)).to(device)
+    return flow_from_bytes(read(path), str(path)).to(device)
 
 
 def flow_from_bytes(data: bytes, name: str) -> Flow:
@@ -72,10 +73,8 @@ def flow_from_bytes(data: bytes, name: str) -> Flow:
     if header.get("kind") != "flow":
         raise DamagedFileError(f"{name} holds a model of the kind {header.get('kind')!r}; pass the float flow instead")
     _check_finite(tensors, DamagedFileError, f"{name} was not loaded")
-    try:
+    with reading(f"{name} does not describe a flow"):
         return _restore(header, tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise DamagedFileError(f"{name} does not describe a flow: {error}") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -97,7 +96,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors and the header that `write_tensors` wrote."""
-    return _tensors(path.read_bytes(), str(path))
+    return _tensors(read(path), str(path))
 
 
 def _tensors(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -117,17 +116,27 @@ def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
     spec = from_plain(header["spec"])
     if not isinstance(spec, FlowSpec):
         raise ValueError(f"its spec is a {type(spec).__name__}")
-    flow = spec.build().eval()
+    flow = spec.outline({name: tensor.shape for name, tensor in tensors.items()}).eval()
+    for name, wanted in flow.state_dict().items():
+        have = tensors[name]
+        if have.dtype != wanted.dtype and not (have.is_floating_point() and wanted.is_floating_point()):
+            raise ValueError(f"{name} is {have.dtype}, but a flow needs {wanted.dtype}")
     flow.load_state_dict(tensors, assign=True)  # in the dtypes of the file
+    if any(buffer.is_meta for buffer in flow.buffers()):  # those that a net computes and no file has
+        flow = spec.build().eval()
+        flow.load_state_dict(tensors, assign=True)
     if header.get("classes") is not None:
         flow.classes = classes_from_plain(header["classes"])
         if flow.classes.num_classes != flow.num_classes:
             raise ValueError(f"it names {flow.classes.num_classes} classes, but the flow has {flow.num_classes}")
-    flow.about = dict(header.get("about") or {})
-    for part, frozen in zip(flow.parts(), header["frozen"], strict=True):
+    flow.about = about(header)
+    frozen = header["frozen"]
+    if not isinstance(frozen, list) or [type(one) for one in frozen] != [bool] * len(flow.parts()):
+        raise ValueError(f"`frozen` says true or false of each of its {len(flow.parts())} parts, but it is {frozen!r}")
+    for part, is_frozen in zip(flow.parts(), frozen, strict=True):
         if isinstance(part, Shuffle):
             part.check()
-        if frozen is True:
+        if is_frozen:
             part.freeze()
     return flow
 

@@ -7,19 +7,23 @@ numba before a model that needs it is loaded.
 __all__ = [
     "DamagedFileError",
     "Entry",
+    "about",
     "arrays_from_bytes",
     "arrays_to_bytes",
     "from_bytes",
     "load",
     "pack",
+    "read",
     "read_arrays",
+    "reading",
     "unpack",
     "write_arrays",
 ]
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -27,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ddf.errors import DamagedFileError, DdfError, LimitError
 from ddf.files import atomic_write
 
 if TYPE_CHECKING:
@@ -39,8 +44,14 @@ if TYPE_CHECKING:
 FORMAT = 1
 """The version of the file format. Newer versions are refused."""
 
+_INCOMPLETE = "{} is not a model file, or it is damaged (not a complete safetensors file)"
 _KEY = "ddf"  # the one metadata key
-_LONGEST_HEADER = 100_000_000  # bytes, the limit of the safetensors format
+_ARCHIVE = b"\x89DDF"  # how archives begin
+_LONGEST_HEADER = 1 << 26  # bytes; an entry takes 50 of them, so this bounds the number of entries as well
+_DEEPEST = 64  # levels of nested objects and lists in a header
+_MOST_SIDES = 32  # dimensions of a tensor, as many as NumPy has everywhere
+_LARGEST = 1 << 40  # bytes of a tensor, where sides of 0 count as 1
+_LONGEST_REASON = 500  # characters of what a file contains that an error message repeats
 _SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2}
 _SIZES |= {"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
 _NUMPY = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
@@ -48,10 +59,6 @@ _NUMPY |= {"U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 Array = np.ndarray[Any, Any]
-
-
-class DamagedFileError(ValueError):
-    """A file that is not a model file, or whose contents do not match their checksum."""
 
 
 class Entry(NamedTuple):
@@ -78,7 +85,7 @@ def load(path: str | PathLike[str], device: "torch.device | str" = "cpu") -> "Fl
         path: The model file.
         device: Where to put a model that runs on PyTorch.
     """
-    return _load(_read(Path(path)), str(path), device)
+    return _load(read(path), str(path), device)
 
 
 def from_bytes(data: bytes, name: str = "the model") -> "Flow | IntegerFlow | CausalFlow":
@@ -96,16 +103,51 @@ def _load(data: bytes, name: str, device: "torch.device | str") -> "Flow | Integ
     if kind == "labelmaps":
         from ddf.labelmaps import CausalFlow
 
-        return CausalFlow.from_bytes(data)
+        return CausalFlow.from_bytes(data, name)
     if kind == "integer":
         from ddf.exact import IntegerFlow
 
-        return IntegerFlow.from_bytes(data, name).to(device)
+        model = IntegerFlow.from_bytes(data, name)
+        return model if str(device) == "cpu" else model.to(device)  # `to` tests the arithmetic, as loading does
     if kind == "flow":
         from ddf.checkpoint import flow_from_bytes
 
         return flow_from_bytes(data, name).to(device)
-    raise DamagedFileError(f"{name} holds a model of the unknown kind {kind!r}; a newer version of ddf may read it")
+    raise DamagedFileError(
+        f"{name} holds a model of the unknown kind {_brief(repr(kind))}; a newer version of ddf may read it"
+    )
+
+
+def read(path: str | PathLike[str]) -> bytes:
+    """Return the contents of a model file. What does not begin like one is refused before all of it is read."""
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a model file")
+    with Path(path).open("rb") as file:
+        _header_size(file.peek(8)[:8], str(path))
+        return file.read()
+
+
+def about(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the header of a model says about it beside what is needed to use it."""
+    found = header.get("about")
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"its `about` is not an object, but {found!r}")
+    return dict(found or {})
+
+
+@contextmanager
+def reading(message: str, kind: type[DdfError] = DamagedFileError) -> Iterator[None]:
+    """Turn every error that the contents of a file can cause into one of ours.
+
+    Arguments:
+        message: What it begins with: the name of the file, and what it is not.
+        kind: The class of the error.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise kind(f"{message}: {_brief(reason)}") from error
 
 
 # ---- Arrays ----------------------------------------------------------------------------------------------------------
@@ -126,7 +168,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], header: Mapping[str, A
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """Read the arrays and the header that `write_arrays` wrote."""
-    return arrays_from_bytes(_read(path), str(path))
+    return arrays_from_bytes(read(path), str(path))
 
 
 def arrays_to_bytes(arrays: Mapping[str, Array], header: Mapping[str, Any]) -> bytes:
@@ -160,6 +202,7 @@ def arrays_from_bytes(data: bytes, name: str) -> tuple[dict[str, Array], dict[st
 def pack(entries: Mapping[str, Entry], header: Mapping[str, Any]) -> bytes:
     """Return a safetensors file of entries, with the header and a checksum as metadata."""
     full = {"format": FORMAT, **header}
+    _check_depth(full)
     full["sha256"] = _digest(full, entries)
     table: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(full)}}
     order = sorted(entries, key=lambda name: (-_SIZES[entries[name].dtype], name))  # which keeps values aligned
@@ -170,6 +213,10 @@ def pack(entries: Mapping[str, Entry], header: Mapping[str, Any]) -> bytes:
         end += len(values)
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > _LONGEST_HEADER:
+        raise LimitError(
+            f"a model file has a header of at most {_LONGEST_HEADER} bytes, but this one takes {len(text)}"
+        )
     return b"".join([len(text).to_bytes(8, "little"), text, *(entries[name].data for name in order)])
 
 
@@ -187,39 +234,42 @@ def unpack(data: bytes, name: str) -> tuple[dict[str, Entry], dict[str, Any]]:
     return entries, header
 
 
-def _read(path: Path) -> bytes:
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a model file")
-    return path.read_bytes()
+def _header_size(head: bytes | memoryview, name: str) -> int:
+    """Return the size of the header of a file that begins with these 8 bytes."""
+    if head[:4] == _ARCHIVE:
+        raise DamagedFileError(f"{name} is an archive, not a model file: open it with ddf.Archive")
+    size = int.from_bytes(head, "little")
+    if len(head) < 8 or size > _LONGEST_HEADER:
+        raise DamagedFileError(_INCOMPLETE.format(name) + ": its header is cut off")
+    return size
 
 
 def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
     """Return the header and the entries of a file; their checksum is not compared yet."""
     view = memoryview(data)
-    try:
-        size = int.from_bytes(view[:8], "little")
-        if len(view) < 8 or size > min(_LONGEST_HEADER, len(view) - 8):
+    size = _header_size(view[:8], name)
+    with reading(_INCOMPLETE.format(name)):
+        if size > len(view) - 8:
             raise ValueError("its header is cut off")
-        table = json.loads(bytes(view[8 : 8 + size]))
-        metadata = table.pop("__metadata__", None) or {}
-        header = json.loads(metadata.get(_KEY, "null"))
+        table = _from_json(str(view[8 : 8 + size], "utf-8"))
+        header = _from_json(table.pop("__metadata__", {}).get(_KEY, "null"))
         values = view[8 + size :]
         entries: dict[str, Entry] = {}
         end = 0
         for key, entry in sorted(table.items(), key=lambda item: item[1]["data_offsets"]):
+            key.encode()  # refuses halves of characters
             dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-            if dtype not in _SIZES or not all(type(side) is int and side >= 0 for side in shape):
-                raise ValueError(f"{key} has the dtype {dtype} and the shape {shape}")
+            if dtype not in _SIZES or not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
+                raise ValueError(f"{key} has the dtype {dtype}, the shape {shape} and the offsets {first}, {last}")
+            small = len(shape) <= _MOST_SIDES and max(shape, default=0) <= _LARGEST
+            if not small or prod(max(1, side) for side in shape) * _SIZES[dtype] > _LARGEST:
+                raise ValueError(f"{key} has the shape {shape}, which is too large")
             if first != end or last - first != prod(shape) * _SIZES[dtype] or last > len(values):
                 raise ValueError(f"{key} is cut off or misplaced")
             entries[key] = Entry(dtype, shape, values[first:last])
             end = last
         if end != len(values):
             raise ValueError(f"it has {len(values) - end} bytes too many")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedFileError(
-            f"{name} is not a model file, or it is damaged (not a complete safetensors file: {error})"
-        ) from error
     if not isinstance(header, dict) or type(header.get("format")) is not int or header["format"] < 1:
         raise DamagedFileError(f"{name} is a safetensors file that ddf did not write")
     if header["format"] > FORMAT:
@@ -227,6 +277,37 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
             f"{name} has format {header['format']}, but this version of ddf reads up to {FORMAT}: install a newer one"
         )
     return header, entries
+
+
+def _from_json(text: str) -> Any:
+    """Return what JSON says; refuse keys that occur twice and what is nested too deep."""
+    value = json.loads(text, object_pairs_hook=_object)
+    _check_depth(value)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"one of the keys {', '.join(sorted(found))} occurs twice")
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [item for part in level if isinstance(part, dict | list | tuple) for item in _items(part)]
+        if not level:
+            return
+    raise LimitError(f"the header of a model file has more than {_DEEPEST} levels of objects and lists")
+
+
+def _items(part: Any) -> Any:
+    return part.values() if isinstance(part, dict) else part
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} …"
 
 
 def _digest(header: Mapping[str, Any], entries: Mapping[str, Entry]) -> str:

@@ -17,13 +17,21 @@ __all__ = [
 
 import json
 from abc import ABC, abstractmethod
-from dataclasses import MISSING, dataclass, fields
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
+from math import prod
+from sys import float_info
 from types import UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Union, cast, get_args, get_origin, get_type_hints
 
 import torch
 from torch import nn
 
+from ddf.data.classes import MOST_CLASSES
+from ddf.errors import LimitError
 from ddf.flow import Flow
 from ddf.layers import (
     ChannelSplit,
@@ -41,6 +49,10 @@ from ddf.layers.partition import as_partition
 from ddf.nets import MLP, DenseNet, Net
 from ddf.nets.net import check_size
 from ddf.prior import FactorizedCategorical
+
+_MOST_LAYERS = 4096
+_MOST_SIDES = 8
+_MOST_SYMBOLS = 1 << 40
 
 _KINDS: dict[str, type[Any]] = {"ChannelSplit": ChannelSplit, "Checkerboard": Checkerboard}
 _SPEC_OF: dict[type[nn.Module], type[Any]] = {}
@@ -66,6 +78,11 @@ class Spec:
 class NetSpec(Spec, ABC):
     """A net without its shapes: those follow from its place in a flow."""
 
+    @property
+    def least_tensors(self) -> int:
+        """A number of tensors that the net has at least. One that a file does not have so many for is not built."""
+        return 0
+
     @abstractmethod
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> Net:
         """Makes the net that predicts symbols of one shape from those of another."""
@@ -79,6 +96,10 @@ class MLPSpec(NetSpec, builds=MLP):
     layers: int = 4
     activation: str = "relu"
 
+    @property
+    def least_tensors(self) -> int:
+        return 2 * self.layers
+
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> MLP:
         return MLP(num_classes, _channels(given), _channels(predicted), self.hidden, self.layers, self.activation)
 
@@ -90,8 +111,24 @@ class DenseNetSpec(NetSpec, builds=DenseNet):
     blocks: int = 8
     hidden: int = 512
 
+    @property
+    def least_tensors(self) -> int:
+        return 4 * self.blocks
+
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> DenseNet:
         return DenseNet(num_classes, _channels(given), _channels(predicted), blocks=self.blocks, hidden=self.hidden)
+
+
+@dataclass(frozen=True)
+class _Outline(NetSpec):
+    """Builds a net on PyTorch's meta device, where tensors take no memory, and converts it there."""
+
+    net: NetSpec
+    convert: Callable[[Net], Net]
+
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> Net:
+        with torch.device("meta"):
+            return self.convert(self.net.build(num_classes, given, predicted))
 
 
 class LayerSpec(Spec, ABC):
@@ -231,12 +268,59 @@ class FlowSpec(Spec, builds=Flow):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for i, spec in enumerate(self.layers):
-                try:
+                with _in_layer(i, spec):
                     layers.append(spec.build(self.num_classes, shape))
                     shape = layers[-1].output_shape(shape)
-                except ValueError as error:
-                    raise ValueError(f"layer {i} ({spec.builds.__name__}): {error}") from error
         return Flow(layers, self.base.build(self.num_classes, shape), self.shape)
+
+    def check_limits(self) -> None:
+        """Refuses a flow that is too large for a file."""
+        if self.num_classes > MOST_CLASSES:
+            raise LimitError(f"{self.num_classes} classes, but a flow in a file has at most {MOST_CLASSES}")
+        if len(self.layers) > _MOST_LAYERS:
+            raise LimitError(f"{len(self.layers)} layers, but a flow in a file has at most {_MOST_LAYERS}")
+        known = [side for side in self.shape if side is not None]
+        if len(self.shape) > _MOST_SIDES or max(known, default=0) > _MOST_SYMBOLS or prod(known) > _MOST_SYMBOLS:
+            raise LimitError(
+                f"samples of the shape {self.shape}, but those of a flow in a file have at most {_MOST_SIDES} sizes "
+                f"and {_MOST_SYMBOLS} symbols"
+            )
+
+    def outline(self, tensors: Mapping[str, Sequence[int]], convert: Callable[[Net], Net] = lambda net: net) -> Flow:
+        """Builds the flow for the tensors of a file, if they are those that it needs.
+
+        This takes no more time and memory than the tensors do: the weights of the nets and of the base are on PyTorch's
+        meta device, and each layer is compared with its tensors before the next one is built.
+
+        Arguments:
+            tensors: The shape of each tensor, by its name in the flow.
+            convert: What each net becomes.
+        """
+        self.check_limits()
+        left = {name: tuple(shape) for name, shape in tensors.items()}
+        counts = Counter(name.split(".")[1] for name in left if name.startswith("layers."))
+        layers: list[Layer] = []
+        shape: Shape = self.shape
+        for i, spec in enumerate(self.layers):
+            with _in_layer(i, spec):
+                net = getattr(spec, "net", None)
+                if isinstance(net, NetSpec):
+                    if net.least_tensors > counts[str(i)]:
+                        raise ValueError(f"{net} has more tensors than the {counts[str(i)]} that the file has for it")
+                    spec = replace(cast("Any", spec), net=_Outline(net, convert))
+                elif isinstance(spec, ShuffleSpec):
+                    _compare(f"layers.{i}.order", (_channels(shape),), left.get(f"layers.{i}.order"))
+                layers.append(spec.build(self.num_classes, shape))
+                shape = layers[-1].output_shape(shape)
+            for name, tensor in layers[-1].state_dict().items():
+                _compare(f"layers.{i}.{name}", tensor.shape, left.pop(f"layers.{i}.{name}", None))
+        with torch.device("meta"):
+            base = self.base.build(self.num_classes, shape)
+        for name, tensor in base.state_dict().items():
+            _compare(f"base.{name}", tensor.shape, left.pop(f"base.{name}", None))
+        if left:
+            raise ValueError(f"unexpected tensors: {', '.join(left)}")
+        return Flow(layers, base, self.shape)
 
     def to_json(self, indent: int | None = None) -> str:
         """Writes the spec as JSON."""
@@ -247,11 +331,27 @@ class FlowSpec(Spec, builds=Flow):
         """Reads what `to_json` wrote."""
         try:
             spec = from_plain(json.loads(text))
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"the spec of a flow is not JSON: {error}") from error
         if not isinstance(spec, cls):
             raise ValueError(f"the spec of a flow begins with kind 'Flow', but this one is a {type(spec).__name__}")
         return spec
+
+
+@contextmanager
+def _in_layer(index: int, spec: LayerSpec) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"layer {index} ({spec.builds.__name__}): {error}") from error
+
+
+def _compare(name: str, want: Sequence[int], have: Sequence[int] | None) -> None:
+    """Refuses a tensor of another shape than a flow needs."""
+    if have is None:
+        raise ValueError(f"the tensor {name} is missing")
+    if tuple(have) != tuple(want):
+        raise ValueError(f"{name} has the shape {tuple(have)}, but the spec needs {tuple(want)}")
 
 
 def describe(module: nn.Module) -> Any:
@@ -289,6 +389,8 @@ def to_plain(value: Any) -> Any:
 def from_plain(value: Any) -> Any:
     """Turns what `to_plain` returned into a spec; refuses what is not one."""
     if isinstance(value, list):
+        if sum(isinstance(item, dict) for item in value) > _MOST_LAYERS:
+            raise LimitError(f"{len(value)} layers, but a flow in a file has at most {_MOST_LAYERS}")
         return tuple(from_plain(item) for item in value)
     if not isinstance(value, dict):
         return value
@@ -303,11 +405,16 @@ def from_plain(value: Any) -> Any:
     for name, field in known.items():
         if name not in options and field.default is MISSING:
             raise ValueError(f"{kind} lacks its option {name!r}")
-    hints = get_type_hints(_KINDS[kind])
+    hints = _hints(_KINDS[kind])  # type: ignore[arg-type]
     for name, option in options.items():
         if not _fits(option, hints[name]):
             raise ValueError(f"{kind}: {name}={value[name]!r} is not of the type {hints[name]}")
     return _KINDS[kind](**options)
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -318,7 +425,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, choice) for choice in get_args(hint))
     if isinstance(value, bool):
         return hint is bool
-    return isinstance(value, int | float) if hint is float else isinstance(value, hint)
+    if hint is float:
+        return isinstance(value, int | float) and abs(value) <= float_info.max
+    return isinstance(value, hint)
 
 
 def _channels(shape: Shape) -> int:

@@ -1,5 +1,7 @@
 """A flow in integers: the same decisions and frequencies everywhere, at next to no cost."""
 
+import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,11 +12,14 @@ import torch.nn.functional as F
 
 from ddf import TrainingConfig, architectures, fit, spec
 from ddf.archive import InvalidCodeError, compress, decompress
+from ddf.data.classes import Classes
+from ddf.errors import DamagedFileError
 from ddf.exact import IntegerFlow, ModelError, export, integer
 from ddf.exact.coder import Decoder, Encoder
 from ddf.exact.integer import ExactAffine, InexactNetError
 from ddf.exact.products import bytes_are_exact
 from ddf.exact.quantize import quantize_net
+from ddf.modelfile import arrays_from_bytes, arrays_to_bytes
 from ddf.nets import MLP
 from tests.zoo import INTEGER_FLOWS, VALUES, draw_maps
 
@@ -120,8 +125,112 @@ def test_a_model_file_is_the_model(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "model").read_bytes())
     data[-1] ^= 1
     (tmp_path / "model").write_bytes(data)
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(DamagedFileError, match="damaged"):
         IntegerFlow.load(tmp_path / "model")
+
+
+def changed(model: IntegerFlow, **new: np.ndarray) -> bytes:
+    """The file of a model with other integers."""
+    arrays, header = arrays_from_bytes(model.to_bytes(), "the model")
+    return arrays_to_bytes(arrays | new, header)
+
+
+def test_a_fingerprint_covers_the_base_that_is_used(model: IntegerFlow) -> None:
+    """Also where single precision, in which flows have their logits, does not tell two integers apart."""
+    found = {model.fingerprint}
+    for value in (0, 1, (1 << 24) + 1, (1 << 24) + 2, (1 << 31) - 1, (1 << 31) - 2, -(1 << 31)):
+        base = model.base_logits.numpy().copy()
+        base.flat[0] = value
+        again = IntegerFlow.from_bytes(changed(model, base=base))
+        assert np.array_equal(again.base_logits.numpy(), base)
+        assert IntegerFlow.from_bytes(again.to_bytes()).fingerprint == again.fingerprint
+        found.add(again.fingerprint)
+    assert len(found) == 8
+
+
+def test_a_base_of_another_shape_or_dtype_is_refused(model: IntegerFlow) -> None:
+    base = model.base_logits.numpy()
+    for wrong in (base[:-1], base[:, :-1], base[..., 0], np.concatenate([base] * 2), base[None], base.reshape(-1)):
+        with pytest.raises(ModelError, match=r"the file does not .*base.logits has the shape"):
+            IntegerFlow.from_bytes(changed(model, base=wrong), "the file")
+    for dtype in ("i1", "i8", "u4", "f4", "f8"):
+        with pytest.raises(ModelError, match=r"the file does not .*base has a dtype or values that"):
+            IntegerFlow.from_bytes(changed(model, base=base.astype(dtype)), "the file")
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "dtype", "message"),
+    [
+        ("weight", -128, "i1", "weight has a dtype or values that"),
+        ("weight", 1, "i2", "weight has a dtype or values that"),
+        ("weight", 1, "f4", "weight has a dtype or values that"),
+        ("weight", np.nan, "f4", "does not describe an integer flow"),
+        ("weight", np.inf, "f8", "does not describe an integer flow"),
+        ("shift", -1, "i1", "shifts of -1 … -1 are out of range"),
+        ("shift", 21, "i1", "shifts of 21 … 21 are out of range"),
+        ("shift", 1, "i4", "shift has a dtype or values that"),
+        ("bias", 0, "i8", "bias has a dtype or values that"),
+        ("bias", 1 << 40, "i8", "do not fit 32 bits"),
+        ("bias", 1 << 60, "i8", "do not fit into a double"),
+    ],
+)
+def test_integers_that_no_export_makes_are_refused(
+    model: IntegerFlow, part: str, value: float, dtype: str, message: str
+) -> None:
+    for name in ("1.net.stack.1.mix", "1.net.stack.2"):
+        shape = model._integers()[f"{name}.{part}"].shape
+        with pytest.raises(ModelError, match=message):
+            IntegerFlow.from_bytes(changed(model, **{f"{name}.{part}": np.full(shape, value, dtype)}))
+
+
+def test_logits_that_do_not_fit_32_bits_are_refused(model: IntegerFlow) -> None:
+    name = "1.net.stack.2"
+    integers = model._integers()
+    bias, shift = (np.full_like(integers[f"{name}.{part}"], value) for part, value in (("bias", 2**30), ("shift", 0)))
+    with pytest.raises(ModelError, match=r"logits of up to 2\d{9} do not fit 32 bits"):
+        IntegerFlow.from_bytes(changed(model, **{f"{name}.bias": bias, f"{name}.shift": shift}))
+
+
+def test_tensors_too_many_or_too_few_are_refused(model: IntegerFlow) -> None:
+    arrays, header = arrays_from_bytes(model.to_bytes(), "the model")
+    with pytest.raises(ModelError, match=r"unexpected tensors: layers.more"):
+        IntegerFlow.from_bytes(changed(model, more=np.zeros(3)))
+    for name in arrays:
+        with pytest.raises(ModelError, match="is missing"):
+            IntegerFlow.from_bytes(arrays_to_bytes({key: arrays[key] for key in arrays if key != name}, header))
+    couplings = INTEGER_FLOWS["couplings"][0]()
+    with pytest.raises(ModelError, match=r"1.order has a dtype or values that"):
+        IntegerFlow.from_bytes(changed(couplings, **{"1.order": np.arange(4)}))
+
+
+@pytest.mark.parametrize("name", INTEGER_FLOWS)
+def test_a_pickled_model_is_the_model(name: str) -> None:
+    make, shape = INTEGER_FLOWS[name]
+    flow = make()
+    flow.about = {"what": "example"}
+    x = flow.classes.to_values(flow.classes.to_symbols(np.stack(draw_maps(2, shape, flow.num_classes))))
+    for again in (pickle.loads(pickle.dumps(flow)), copy.deepcopy(flow)):
+        assert isinstance(again, IntegerFlow)
+        assert again.fingerprint == flow.fingerprint
+        assert again.about == flow.about
+        assert again.encode(x) == flow.encode(x) is not None
+    assert len(pickle.dumps(flow)) < len(flow.to_bytes()) + 200, "what is derived from the integers is not pickled"
+
+
+def test_values_that_do_not_fit_the_dtype_are_refused() -> None:
+    flow = INTEGER_FLOWS["any-size"][0]()
+    flow.classes = Classes((-1, 3, 255, 300))
+    some, others = np.full((4, 4), 3), np.full((4, 4), 300)
+    some[0, 0] = 255
+    code, other = flow.encode(some), flow.encode(others)
+    assert code is not None
+    assert other is not None
+    for dtype in (np.uint8, ">u2", np.int64):
+        assert np.array_equal(flow.decode(code, (4, 4), np.dtype(dtype)), some)
+    assert np.array_equal(flow.decode(other, (4, 4), np.dtype(np.int16)), others)
+    for data, dtype in ((code, np.int8), (code, np.bool_), (other, np.uint8)):
+        with pytest.raises(InvalidCodeError, match=r"contains the value \d+, which does not fit"):
+            flow.decode(data, (4, 4), np.dtype(dtype))
 
 
 def test_export_of_couplings() -> None:

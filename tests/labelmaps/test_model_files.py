@@ -1,5 +1,7 @@
 """Model files: equal models give equal files, and anything else is refused."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,15 @@ def test_fingerprints(known: CausalFlow) -> None:
         others.append(CausalFlow(known.arrays | {name: changed}, known.classes))
     assert len({known.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
     assert len(known.fingerprint) == 16
+
+
+def test_a_pickled_model_is_the_model(model: CausalFlow, scenes: list[np.ndarray]) -> None:
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert isinstance(again, CausalFlow)
+        assert again.fingerprint == model.fingerprint
+        assert again.encode(scenes[0]) == model.encode(scenes[0]) is not None
+    model.nets  # noqa: B018 - what is derived from the parameters is not pickled with them
+    assert len(pickle.dumps(model)) < len(model.to_bytes()) + 200
 
 
 def test_damaged_files(model: CausalFlow) -> None:

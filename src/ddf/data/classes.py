@@ -1,11 +1,15 @@
 """What the symbols of a data set stand for."""
 
-__all__ = ["Classes", "Columns", "classes_from_plain"]
+__all__ = ["MOST_CLASSES", "Classes", "Columns", "classes_from_plain"]
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+MOST_CLASSES = 1 << 16
+"""The largest number of classes in a file."""
 
 Color = tuple[int, int, int]
 
@@ -33,6 +37,7 @@ class Classes:
     colors: tuple[Color, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(operator.index(value) for value in self.values))
         if not self.values or len(set(self.values)) != len(self.values):
             raise ValueError(f"Classes: values={self.values}, but they must be different integers, one at least")
         for value in self.values:
@@ -141,9 +146,25 @@ class Columns:
         return {"columns": list(self.names), "values": [list(column) for column in self.values]}
 
 
-def classes_from_plain(plain: dict[str, Any]) -> Classes | Columns:
-    """Undoes `to_plain`."""
+def classes_from_plain(plain: Any) -> Classes | Columns:
+    """Undoes `to_plain`; refuses what is not classes."""
+    if not isinstance(plain, dict):
+        raise ValueError(f"classes are an object, but these are {plain!r}")
     if "columns" in plain:
-        return Columns(tuple(plain["columns"]), tuple(tuple(column) for column in plain["values"]))
-    colors = tuple((color[0], color[1], color[2]) for color in plain["colors"])
-    return Classes(tuple(plain["values"]), tuple(plain["names"]), colors)
+        names, values = _listed(plain, "columns", str), plain["values"]
+        columns = tuple(_listed({"values": column}, "values", str) for column in values)
+        if not isinstance(values, list) or len(names) != len(columns) or not all(columns):
+            raise ValueError(f"{len(names)} columns with the classes {values!r}: each needs a list of one at least")
+        return Columns(names, columns)
+    colors = tuple(_listed({"colors": color}, "colors", int) for color in _listed(plain, "colors", list))
+    if any(len(color) != 3 or not 0 <= min(color) <= max(color) <= 255 for color in colors):
+        raise ValueError("the colors of classes are three integers from 0 to 255 each")
+    return Classes(_listed(plain, "values", int), _listed(plain, "names", str), colors)
+
+
+def _listed(plain: dict[str, Any], name: str, kind: type) -> tuple[Any, ...]:
+    """The items of a list of plain data, all of a type."""
+    found = plain[name]
+    if not isinstance(found, list) or any(type(item) is not kind for item in found) or len(found) > MOST_CLASSES:
+        raise ValueError(f"the {name} of classes are a list of at most {MOST_CLASSES} {kind.__name__}, not {found!r}")
+    return tuple(found)

@@ -9,36 +9,34 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import log, prod
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddf.archive.protocol import Array, InvalidCodeError
 from ddf.data.classes import Classes, classes_from_plain
+from ddf.errors import ModelError
 from ddf.exact.coder import Decoder, Encoder, Prediction
 from ddf.exact.dense import DensePredictor
 from ddf.exact.frequencies import PER_BIT, PRECISION, frequencies
 from ddf.exact.integer import ExactAffine, Scale
-from ddf.exact.quantize import quantize_net
+from ddf.exact.quantize import outline_net
 from ddf.files import atomic_write
 from ddf.flow import Flow
 from ddf.layers import ChannelSplit, Conditional, DenoisingCoupling, Layer, Shuffle, SplitPrior, Squeeze
 from ddf.layers.layer import Rearrangement
-from ddf.modelfile import DamagedFileError, arrays_from_bytes, arrays_to_bytes
+from ddf.modelfile import about, arrays_from_bytes, arrays_to_bytes, read, reading
 from ddf.nets import DenseNet
 from ddf.permutation import rank, unrank
 from ddf.prior import FactorizedCategorical
 from ddf.spec import FlowSpec, ShuffleSpec, from_plain, to_plain
 from ddf.symbols import one_hot
 
-_BATCH_PIXELS = 1 << 22  # symbols of one array that are processed together
-
-
-class ModelError(ValueError):
-    """A flow that has no integer form, or a file that does not describe one."""
+_BATCH_PIXELS = 1 << 18  # symbols of one array that are processed together
+_PARTS = ("weight", "bias", "shift")
+_MOST_CLASSES = 1 << 15  # symbols are signed integers of 16 bits
 
 
 class IntegerFlow:
@@ -60,9 +58,13 @@ class IntegerFlow:
         self.spec = _explicit(flow)
         self.shape = flow.shape
         self.num_classes = flow.num_classes
+        if self.num_classes > _MOST_CLASSES:
+            raise ModelError(f"{self.num_classes} classes have no integer form: {_MOST_CLASSES} are supported")
         if flow.classes is not None and not isinstance(flow.classes, Classes):
             raise ModelError("a flow of tables has no integer form: each of their columns has its own classes")
         self.classes: Classes = flow.classes or Classes.plain(self.num_classes)
+        if self.classes.num_classes != self.num_classes:
+            raise ModelError(f"the flow names {self.classes.num_classes} classes, but it has {self.num_classes}")
         self.layers: Sequence[Layer] = [layer.freeze() for layer in flow.layer_list()]
         self.base: FactorizedCategorical = flow.base.freeze()
         self.base_logits = (flow.base.logits.detach().double() * (PER_BIT / log(2))).round().to(torch.int32).cpu()
@@ -70,6 +72,8 @@ class IntegerFlow:
             for module in layer.modules():
                 if isinstance(module, Scale) and module.factor not in (0.5, 1.0):
                     module.factor = 1.0  # logits stay in bits, which are exact
+                if isinstance(module, ExactAffine):
+                    module.check()
         self.about = dict(flow.about)
         self.squeezes = sum(isinstance(layer, Squeeze) for layer in self.layers)
         self.device = torch.device("cpu")
@@ -93,9 +97,7 @@ class IntegerFlow:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "IntegerFlow":
         """Load what `save` wrote."""
-        if Path(path).is_dir():
-            raise ModelError(f"{path} is a folder, not the file of an integer flow")
-        return cls.from_bytes(Path(path).read_bytes(), str(path))
+        return cls.from_bytes(read(path), str(path))
 
     def to_bytes(self) -> bytes:
         """Return the contents of the file that `save` writes."""
@@ -109,31 +111,40 @@ class IntegerFlow:
             data: The bytes.
             name: What to call them in errors.
         """
-        try:
-            arrays, header = arrays_from_bytes(data, name)
-        except DamagedFileError as error:
-            raise ModelError(str(error)) from error
+        arrays, header = arrays_from_bytes(data, name)
         if header.get("kind") != "integer":
             raise ModelError(f"{name} holds a model of the kind {header.get('kind')!r}; `export` makes integer flows")
-        try:
-            tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
-            flow: Flow = from_plain(header["spec"]).build()
-            flow.classes = classes_from_plain(header["classes"])
-            for layer in flow.layer_list():
-                if isinstance(layer, Conditional):
-                    layer.net = quantize_net(layer.net, [])
-            flow.base.logits.data.copy_(tensors["base"].double() * (log(2) / PER_BIT))
-            flow.eval()
+        with reading(f"{name} does not describe an integer flow", ModelError):
+            spec = from_plain(header["spec"])
+            if not isinstance(spec, FlowSpec):
+                raise ValueError(f"its spec is a {type(spec).__name__}")
+            shapes: dict[str, tuple[int, ...]] = {
+                f"layers.{i}.order": (len(layer.permutation or ()),)
+                for i, layer in enumerate(spec.layers)
+                if isinstance(layer, ShuffleSpec)
+            }
+            for key, array in arrays.items():
+                shapes["base.logits" if key == "base" else f"layers.{key}"] = array.shape
+            flow = spec.outline(shapes, outline_net)
             for key, affine in _affines(flow.layer_list()).items():
-                affine.fix(*(tensors[f"{key}.{part}"].double() for part in ("weight", "bias", "shift")))
-            integer = cls(flow)
-            integer.base_logits = tensors["base"]
-            integer.about = dict(header.get("about") or {})
-            if not integer.is_exact():
-                integer.to("cpu")
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise ModelError(f"{name} does not describe an integer flow: {error}") from error
+                affine.to_empty(device="cpu")
+                affine.fix(*(torch.from_numpy(arrays[f"{key}.{part}"]).double() for part in _PARTS))
+            # In doubles, in which the integers come back as they are.
+            base = torch.from_numpy(arrays["base"]).double() * (log(2) / PER_BIT)
+            flow.base.logits = nn.Parameter(base, requires_grad=False)
+            flow.classes = classes_from_plain(header["classes"])
+            flow.about = about(header)
+            integer = cls(flow.eval())
+            used = integer._integers()
+            for key, array in arrays.items():
+                if key not in used or array.dtype != used[key].dtype or not np.array_equal(array, used[key]):
+                    raise ValueError(f"{key} has a dtype or values that `save` does not write")
+        if not integer.is_exact():
+            integer.to("cpu")
         return integer
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return IntegerFlow.from_bytes, (self.to_bytes(),)
 
     def _header(self) -> dict[str, Any]:
         return {"kind": "integer", "spec": to_plain(self.spec), "classes": self.classes.to_plain()}
@@ -190,14 +201,17 @@ class IntegerFlow:
             array: Values of the flow's classes, (…, *shape).
         """
         shape = self._sample_shape(array.shape)
-        if shape is None or not array.size:
+        if shape is None or not array.size or array.dtype.kind not in "iub":
             return None
+        samples = array.reshape(-1, *shape)
+        symbols = np.empty(samples.shape, self._dtype)
         try:
-            symbols = self.classes.to_symbols(array).reshape(-1, *shape)
+            for part in _batches(len(samples), shape):
+                symbols[part] = self.classes.to_symbols(samples[part])
         except ValueError:
             return None
         encoder = Encoder()
-        for part in _batches(len(symbols), shape):
+        for part in _batches(len(samples), shape):
             for emitted, predictions in self.forward(symbols[part]):
                 for sample, prediction in zip(emitted, predictions, strict=True):
                     encoder.put(sample, prediction)
@@ -214,17 +228,27 @@ class IntegerFlow:
         sample = self._sample_shape(shape)
         if sample is None:
             raise InvalidCodeError(f"the model does not code arrays of shape {shape}")
-        decoder = Decoder(data)
-        symbols = np.empty(
-            (prod(shape) // prod(sample), *sample), dtype=np.uint8 if self.num_classes <= 256 else np.int16
-        )
-        for part in _batches(len(symbols), sample):
-            symbols[part] = self.inverse(
+        dtype, decoder = np.dtype(dtype), Decoder(data)
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        fits = np.array([low <= value <= high for value in self.classes.values])
+        values = np.array([value if low <= value <= high else 0 for value in self.classes.values], dtype)
+        out = np.empty((prod(shape) // prod(sample), *sample), dtype)
+        for part in _batches(len(out), sample):
+            symbols = self.inverse(
                 part.stop - part.start,
                 sample,
                 lambda predictions: np.stack([decoder.take(prediction) for prediction in predictions]),
             )
-        return self.classes.to_values(symbols).astype(dtype).reshape(shape)
+            if not fits.all() and not fits[symbols].all():
+                value = self.classes.values[symbols[~fits[symbols]][0]]
+                raise InvalidCodeError(f"the code contains the value {value}, which does not fit {dtype}")
+            out[part] = values[symbols]
+        return out.reshape(shape)
+
+    @property
+    def _dtype(self) -> "np.dtype[Any]":
+        """The dtype of symbols."""
+        return np.dtype(np.uint8 if self.num_classes <= 256 else np.int16)
 
     def _sample_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the shape of the samples that an array consists of, or None if it does not consist of samples."""
@@ -299,7 +323,7 @@ class IntegerFlow:
                 given, ranks = layer.partition.split(symbols)
                 target = unrank(ranks, self._logits(layer, given).double(), layer.top, dim=1)
                 symbols = layer.partition.merge(given, target.to(torch.int16))
-        return symbols.to(torch.uint8 if self.num_classes <= 256 else torch.int16).cpu().numpy()
+        return symbols.cpu().numpy().astype(self._dtype)
 
     def _drawn(self, symbols: Array) -> Tensor:
         return torch.from_numpy(symbols).to(self.device, torch.int16)

@@ -79,8 +79,10 @@ class ExactAffine(nn.Module):
         self.reads_out = reads_out
         self.terms = terms
         self.limit = _WEIGHT if terms is None else _WIDE_WEIGHT
-        largest = self.weight.detach().abs().flatten(1).amax(dim=1).clamp(min=2.0**-30)
-        shift = (self.limit / largest).log2().floor().clamp(_LEAST_SHIFT, _MOST_SHIFT)
+        shift = self.bias.detach()  # on the meta device, where nothing is computed
+        if not self.weight.is_meta:
+            largest = self.weight.detach().abs().flatten(1).amax(dim=1).clamp(min=2.0**-30)
+            shift = (self.limit / largest).log2().floor().clamp(_LEAST_SHIFT, _MOST_SHIFT)
         self.register_buffer("shift", shift.to(torch.int32))
         self.fixed: tuple[Tensor, Tensor] | None = None
         self._bound = 0
@@ -112,21 +114,40 @@ class ExactAffine(nn.Module):
         weight = _rounded(self.weight * scale.view(-1, *[1] * (self.weight.ndim - 1))).clamp(-self.limit, self.limit)
         return weight, _rounded(self.bias * scale * 2.0**self.input_bits)
 
-    @torch.no_grad()
-    def bound(self) -> int:
-        """Return the largest absolute value that any partial sum can have, in units of its last place."""
+    def _largest(self) -> Tensor:
+        """Return the largest absolute value that the partial sums of each output can have."""
         weight, bias = self._wide_integers()
         sizes = weight.abs().flatten(1)
         if self.terms is not None:
             sizes = sizes.topk(min(self.terms, sizes.shape[1]), dim=1).values
-        largest = sizes.sum(dim=1) * 2**self.input_bits + bias.abs()
-        down = self._down().double()
+        return sizes.sum(dim=1) * 2**self.input_bits + bias.abs()
+
+    @torch.no_grad()
+    def bound(self) -> int:
+        """Return the largest absolute value that any partial sum can have, in units of its last place."""
+        largest, down = self._largest(), self._down().double()
         rounded = torch.where(down > 0, largest + 2.0 ** (down - 1), largest * 2.0 ** (1 - down) + 1)
         return int(rounded.max())
 
     def _down(self) -> Tensor:
         """Return by how many bits sums are shifted down after adding half of the last bit that stays."""
         return self.shift + self.input_bits - (_LOGIT_BITS if self.reads_out else ACTIVATION_BITS)
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Raise an `InexactNetError` if shifts are out of range, or biases or logits do not fit 32 bits."""
+        low, high = self.shift.aminmax()
+        if low < _LEAST_SHIFT or high > _MOST_SHIFT:
+            raise InexactNetError(
+                f"shifts of {int(low)} … {int(high)} are out of range: they are {_LEAST_SHIFT} … {_MOST_SHIFT}"
+            )
+        bias = self._wide_integers()[1].abs().max()
+        logits = (self._largest() * 2.0 ** -self._down().double()).max() if self.reads_out else 0
+        if max(bias, logits) >= (1 << 31) - 1:
+            raise InexactNetError(
+                f"biases of up to {int(bias)} and logits of up to {int(logits)} do not fit 32 bits: "
+                "the net has to be trained with smaller weights"
+            )
 
     @torch.no_grad()
     def tap_bound(self) -> int:

@@ -1,6 +1,6 @@
 """Convert trained nets to nets with exact arithmetic."""
 
-__all__ = ["quantize_net"]
+__all__ = ["outline_net", "quantize_net"]
 
 import copy
 from collections.abc import Callable, Iterable
@@ -15,6 +15,8 @@ from ddf.nets import MLP, DenseNet, Net
 _PEAK = 0.9  # what the largest activation seen in calibration becomes
 _BITS = 1.4426950408889634  # of a nat
 
+Affine = nn.Linear | nn.Conv2d
+
 
 def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
     """Return a copy of a net whose layers are exact, to be fine-tuned.
@@ -23,16 +25,57 @@ def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
         net: A trained net.
         given: Batches of typical symbols, to measure how large its activations become.
     """
-    handlers: dict[type[Net], Callable[[Net, Iterable[Tensor]], Net]] = {
-        MLP: _quantize_stack,
-        DenseNet: _quantize_dense,
-    }
-    if type(net) not in handlers or getattr(net, "activation", "relu") != "relu":
+    layers = [module for module in net.modules() if isinstance(module, Affine)]
+    peaks = [peak.cpu() / _PEAK for peak in _peaks(net, layers[:-1], given)]
+    # The real value of an input, or an output, divided by its value here.
+    incoming, outgoing = [torch.ones(1), *peaks], [*peaks, torch.full((1,), 1 / _BITS)]
+    if isinstance(net, DenseNet):
+        planes = torch.full((net.in_planes,), 1 / ONE)
+        for i in range(0, len(peaks), 2):
+            incoming[i], planes = planes, torch.cat([planes, peaks[i + 1]])
+        incoming[-1] = planes
+    scales = zip(incoming, outgoing, strict=True)
+
+    def convert(layer: Affine, input_bits: int, reads_out: bool, terms: int | None) -> ExactAffine:
+        before, after = (scale.view(-1, *[1] * (layer.weight.ndim - 2)) for scale in next(scales))
+        weight = layer.weight.detach().cpu() * before / after.unsqueeze(1)
+        assert layer.bias is not None
+        return ExactAffine(weight, layer.bias.detach().cpu() / after.flatten(), input_bits, reads_out, terms)
+
+    return _convert(copy.deepcopy(net), convert).to(next(net.parameters()).device)
+
+
+def outline_net(net: Net) -> Net:
+    """Make the layers of a net on PyTorch's meta device exact, for integers that are set later."""
+
+    def convert(layer: Affine, *arguments: Any) -> ExactAffine:
+        assert layer.bias is not None
+        return ExactAffine(layer.weight, layer.bias, *arguments)
+
+    return _convert(net, convert)
+
+
+def _convert(net: Net, convert: Callable[[Affine, int, bool, int | None], ExactAffine]) -> Net:
+    """Replace the layers of a net, in order: `convert` is given the last four arguments of `ExactAffine`."""
+    modules: list[Any] = list(getattr(net, "stack", []))
+    if type(net) is MLP and net.activation == "relu":  # the first layer takes one-hot vectors
+        linear = [layer for layer in modules if isinstance(layer, nn.Linear)]
+        first = convert(linear[0], 0, False, net.in_channels)
+        others = [convert(layer, ACTIVATION_BITS, layer is linear[-1], None) for layer in linear[1:]]
+        net.stack = nn.Sequential(first, *others, Scale(1 / _BITS))
+    elif type(net) is DenseNet:  # blocks of two convolutions whose outputs are appended to their inputs
+        *blocks, readout = modules
+        for block in blocks:
+            block.mix = convert(block.mix, ACTIVATION_BITS, False, None)
+            block.grow = convert(block.grow, ACTIVATION_BITS, False, None)
+        last = convert(readout, ACTIVATION_BITS, True, None)
+        net.stack = nn.Sequential(Scale(ONE), *blocks, last, Scale(1 / _BITS))
+    else:
         raise InexactNetError(f"{net} has no integer form: use a DenseNet, or an MLP with ReLU")
-    return handlers[type(net)](net, given)
+    return net
 
 
-def _peaks(net: Net, modules: list[nn.Linear | nn.Conv2d], given: Iterable[Tensor]) -> list[Tensor]:
+def _peaks(net: Net, modules: list[Affine], given: Iterable[Tensor]) -> list[Tensor]:
     """Return the largest output of each channel of each module."""
     peaks: dict[int, Tensor] = {}
 
@@ -55,48 +98,3 @@ def _peaks(net: Net, modules: list[nn.Linear | nn.Conv2d], given: Iterable[Tenso
         for hook in hooks:
             hook.remove()
     return [peaks.get(i, torch.ones(len(module.weight))).clamp(min=1e-3) for i, module in enumerate(modules)]
-
-
-def _quantize_stack(net: Net, given: Iterable[Tensor]) -> Net:
-    """Convert a stack of linear layers, the first of which takes one-hot vectors."""
-    assert isinstance(net, MLP)
-    linear = [layer for layer in net.stack if isinstance(layer, nn.Linear)]
-    peaks = _peaks(net, list(linear[:-1]), given)
-    exact = copy.deepcopy(net)
-    exact.stack = nn.Sequential()
-    incoming = torch.ones(1)  # real value of an input / its value here
-    for i, layer in enumerate(linear):
-        last = i == len(linear) - 1
-        outgoing = torch.full((1,), 1 / _BITS) if last else peaks[i].cpu() / _PEAK
-        weight = layer.weight.detach().cpu() * incoming / outgoing.view(-1, 1)
-        terms = net.in_channels if i == 0 else None
-        exact.stack.append(
-            ExactAffine(weight, layer.bias.detach().cpu() / outgoing, 0 if i == 0 else ACTIVATION_BITS, last, terms)
-        )
-        incoming = outgoing
-    exact.stack.append(Scale(1 / _BITS))
-    return exact.to(next(net.parameters()).device)
-
-
-def _quantize_dense(net: Net, given: Iterable[Tensor]) -> Net:
-    """Convert blocks of two convolutions whose outputs are appended to their inputs."""
-    assert isinstance(net, DenseNet)
-    modules: list[Any] = [module for block in list(net.stack)[:-1] for module in (block.mix, block.grow)]
-    peaks = [peak.cpu() / _PEAK for peak in _peaks(net, modules, given)]
-    exact = copy.deepcopy(net)
-    incoming = torch.full((net.in_planes,), 1 / ONE)
-    *blocks, readout = list[Any](exact.stack)
-    for i, block in enumerate(blocks):
-        mix, grow = peaks[2 * i : 2 * i + 2]
-        block.mix = _exact_convolution(block.mix, incoming, mix)
-        block.grow = _exact_convolution(block.grow, mix, grow)
-        incoming = torch.cat([incoming, grow])
-    last = _exact_convolution(readout, incoming, torch.full((net.out_planes,), 1 / _BITS), reads_out=True)
-    exact.stack = nn.Sequential(Scale(ONE), *blocks, last, Scale(1 / _BITS))
-    return exact.to(next(net.parameters()).device)
-
-
-def _exact_convolution(layer: nn.Conv2d, incoming: Tensor, outgoing: Tensor, reads_out: bool = False) -> ExactAffine:
-    assert layer.bias is not None
-    weight = layer.weight.detach().cpu() * incoming.view(1, -1, 1, 1) / outgoing.view(-1, 1, 1, 1)
-    return ExactAffine(weight, layer.bias.detach().cpu() / outgoing, ACTIVATION_BITS, reads_out)

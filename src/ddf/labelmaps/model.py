@@ -24,7 +24,7 @@ from ddf.labelmaps.grid import find_grid
 from ddf.labelmaps.labels import MOST_LABELS, labels_of, looks_like_noise, lookup
 from ddf.labelmaps.parameters import check
 from ddf.labelmaps.state import Nets, State, Trace
-from ddf.modelfile import DamagedFileError, arrays_from_bytes, arrays_to_bytes
+from ddf.modelfile import DamagedFileError, about, arrays_from_bytes, arrays_to_bytes, read, reading
 
 _HALF = np.uint32(1 << (PROBABILITY_BITS - 1 + COUNT_BITS))
 _LOCAL_BITS = (8, 18)  # minimum and maximum size (log2) of the tables that start empty for every array
@@ -119,19 +119,20 @@ class CausalFlow:
         arrays, header = arrays_from_bytes(data, name)
         if header.get("kind") != "labelmaps":
             raise DamagedFileError(f"{name} is not a model of label maps (its kind is {header.get('kind')!r})")
-        try:
+        with reading(f"{name} is damaged"):
             known = header.get("classes")
             classes = None if known is None else classes_from_plain(known)
             if classes is not None and not isinstance(classes, Classes):
                 raise ValueError("its classes are columns of a table")
-            return cls(arrays, classes, header.get("about"))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DamagedFileError(f"{name} is damaged: {error}") from error
+            return cls(arrays, classes, about(header))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "CausalFlow":
         """Load a model from a file."""
-        return cls.from_bytes(Path(path).read_bytes(), str(path))
+        return cls.from_bytes(read(path), str(path))
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return CausalFlow.from_bytes, (self.to_bytes(),)
 
     # ---- Compression
 

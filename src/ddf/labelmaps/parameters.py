@@ -9,6 +9,7 @@ import numpy as np
 from ddf.archive.protocol import Array
 from ddf.labelmaps.arithmetic import COUNT_BITS
 from ddf.labelmaps.context import CANDIDATES, FLAT_ENTRIES, NET_RUN_VALUES, RELATIVE, RUNS
+from ddf.labelmaps.labels import MOST_LABELS
 from ddf.labelmaps.state import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
 
 _INT16, _FLOAT24 = 1 << 15, 1 << 24
@@ -38,6 +39,8 @@ def check(arrays: Mapping[str, Array], classes: int) -> None:
     """Raise a `ValueError` for unexpected names, dtypes or shapes, and for nets whose sums could overflow."""
     if set(arrays) != set(SHAPES):
         raise ValueError(f"it has the arrays {sorted(arrays)}, but expected {sorted(SHAPES)}")
+    if classes > MOST_LABELS:
+        raise ValueError(f"it knows {classes} classes, but at most {MOST_LABELS} are supported")
     sizes: dict[str, int] = {"classes": classes + 1, "known": classes}
     for name, (dtype, wanted) in SHAPES.items():
         array = arrays[name]
