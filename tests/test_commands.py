@@ -1,5 +1,6 @@
 """Every command through the real executable: good use, bad use, interruption."""
 
+import hashlib
 import json
 import os
 import re
@@ -49,11 +50,11 @@ def start(*arguments: object, program: list[str] = DDF) -> "subprocess.Popen[str
     )
 
 
-def as_json(*arguments: object) -> dict:
+def as_json(*arguments: object, code: int = 0) -> dict:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    return json.loads(ddf(*arguments, "--json"), parse_constant=refuse)
+    return json.loads(ddf(*arguments, "--json", code=code), parse_constant=refuse)
 
 
 def save_scene(scene: np.ndarray, path: Path) -> None:
@@ -138,7 +139,7 @@ def test_a_folder_is_compressed_and_decompressed(tmp_path: Path, masks: Path, mo
     assert as_json("decompress", archive, "-o", tmp_path / "out")["files"] == 14
     for name in names:
         assert same_image(masks / name, tmp_path / "out" / name)
-    assert as_json("verify", archive) == {"files": 14, "intact": True}
+    assert as_json("verify", archive) == {"files": 14, "intact": True, "damage": []}
     ddf("extract", archive, names[3], "-o", tmp_path / "one")
     assert same_image(masks / names[3], tmp_path / "one" / names[3])
     inspected = as_json("inspect", archive)
@@ -152,7 +153,7 @@ def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     for i, suffix in enumerate(["txt", "bin", "npy", "csv", "md"]):
-        (folder / f"a.{suffix}").write_bytes(bytes(i))
+        (folder / f"a.{suffix}.raw").write_bytes(bytes(i))
         np.save(folder / f"b.{suffix}.npy", np.full((3, 3), i))
     made = []
     for seed in "0", "1", "2":
@@ -246,8 +247,9 @@ def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
     data[data.index(block.payload) + 3] ^= 1
     damaged = tmp_path / "damaged.ddf"
     damaged.write_bytes(data)
-    assert "is damaged" in ddf("verify", damaged, code=1)
-    assert '{"intact": false, "error": ' in ddf("verify", damaged, "--json", code=1)
+    name = as_json("list", archive)["names"][1]
+    assert f"damaged: {name!r}: " in ddf("verify", damaged, code=1)
+    assert '"intact": false, "damage": ["' in ddf("verify", damaged, "--json", code=1)
     output = ddf("decompress", damaged, "-o", tmp_path / "out", code=1)
     assert "is damaged" in output
     found = len(list((tmp_path / "out").rglob("*.png"))) if (tmp_path / "out").exists() else 0
@@ -260,24 +262,67 @@ def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
     assert all(same_image(file, masks / file.relative_to(tmp_path / "saved")) for file in saved)
     damaged.write_bytes(data[:40])
     assert "damaged" in ddf("list", damaged, code=1)
+    assert '{"intact": false, "damage": ["' in ddf("verify", damaged, "--json", code=1)
     assert ddf("recover", archive, "-o", tmp_path / "all").startswith(f"{tmp_path / 'all'}: 14 files")
 
 
-def test_no_file_is_taken_for_one_that_was_added_later(tmp_path: Path) -> None:
-    """Each append writes its own manifest; without it, files are recovered as arrays."""
-    for i, value in enumerate((255, 200)):
-        (tmp_path / f"{i}").mkdir()
-        Image.fromarray(np.eye(40, dtype=np.uint8) * value).save(tmp_path / f"{i}" / f"mask {i}.png")
-        ddf("compress", tmp_path / f"{i}", "-o", tmp_path / "a.ddf", *["--append"] * i)
-    data = bytearray((tmp_path / "a.ddf").read_bytes())
-    data[data.index(b".ddf/files-0.json") + len(b".ddf/files-0.json") + 20] ^= 255
-    (tmp_path / "a.ddf").write_bytes(data)
-    output = ddf("recover", tmp_path / "a.ddf", "-o", tmp_path / "saved", code=1)
-    assert "1 of them as npy arrays" in output
-    assert "because their manifest is missing: 'mask 0.png'" in output
-    assert np.load(tmp_path / "saved" / "mask 0.png.npy").max() == 255
-    assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == ["mask 0.png.npy", "mask 1.png"]
-    assert same_image(tmp_path / "saved" / "mask 1.png", tmp_path / "1" / "mask 1.png")
+def test_a_bad_file_is_reported_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.fromarray(np.eye(9, dtype=np.uint8)).save(tmp_path / "in" / "fine.png")
+    whole = (tmp_path / "in" / "fine.png").read_bytes()
+    (tmp_path / "in" / "cut\x1b[31m.png").write_bytes(whole[:-20])
+    (tmp_path / "in" / "zip.npy").write_bytes(b"PK\3\4" + bytes(30))
+    output = ddf("compress", tmp_path / "in", "-o", tmp_path / "a.ddf", code=1)
+    assert "cut\\x1b[31m.png: archived byte for byte: " in output
+    assert "zip.npy: archived byte for byte: " in output
+    assert "\x1b" not in output
+    result = as_json("compress", tmp_path / "in", "-o", tmp_path / "a.ddf", "--force", code=1)
+    assert (result["files"], result["maps"], sorted(result["problems"])) == (3, 1, ["cut\x1b[31m.png", "zip.npy"])
+    listed = ddf("list", tmp_path / "a.ddf")
+    assert listed.splitlines() == ["'cut\\x1b[31m.png'", "fine.png", "zip.npy"]
+    ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "out")
+    assert (tmp_path / "out" / "cut\x1b[31m.png").read_bytes() == whole[:-20]
+
+
+def test_the_size_of_maps_is_limited(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.fromarray(np.zeros((200, 300), np.uint8)).save(tmp_path / "in" / "large.png")
+    output = ddf("compress", tmp_path / "in", "-o", tmp_path / "a.ddf", "--max-size", "50k", code=1)
+    assert "large.png: not archived: " in output
+    assert "60,000 bytes, but the limit is 51,200" in output
+    ddf("compress", tmp_path / "in", "-o", tmp_path / "a.ddf", "--force")
+    for command in (["decompress", "-o", tmp_path / "out"], ["extract", "large.png", "-o", tmp_path / "out"]):
+        name, *rest = command
+        assert "the limit is 51,200" in ddf(name, tmp_path / "a.ddf", *rest, "--max-size", "50k", code=1)
+    assert "the limit is 51,200" in ddf("verify", tmp_path / "a.ddf", "--max-size", "50k", code=1)
+    assert "is not a size" in ddf("verify", tmp_path / "a.ddf", "--max-size", "much", code=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_sha256_of_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    ddf("compress", tmp_path / "notes.txt", "-o", tmp_path / "a.ddf", "--sha256")
+    assert as_json("verify", tmp_path / "a.ddf")["intact"]
+    data = (tmp_path / "a.ddf").read_bytes()
+    assert hashlib.sha256(data[: data.rindex(b"\x8dDDR")]).digest() in data
+
+
+def test_archives_are_listed_without_the_codec(tmp_path: Path, masks: Path) -> None:
+    ddf("compress", masks, "-o", tmp_path / "a.ddf")
+    script = """
+import sys
+from ddf.cli import main
+assert main(sys.argv[1:]) == 0
+loaded = {"torch", "numba", "PIL", "fsspec", "filelock", "tqdm"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    for command in ("list", "inspect"):
+        subprocess.run([sys.executable, "-c", script, command, tmp_path / "a.ddf"], check=True, capture_output=True)
+    script = script.replace('"numba", "PIL", "fsspec", "filelock", "tqdm"', '"fsspec"')
+    for command in (["verify", tmp_path / "a.ddf"], ["extract", tmp_path / "a.ddf", "0000", "-o", tmp_path]):
+        if command[0] == "extract":
+            command[2] = as_json("list", tmp_path / "a.ddf")["names"][0]
+        subprocess.run([sys.executable, "-c", script, *command], check=True, capture_output=True)
 
 
 def test_arrays_without_names(tmp_path: Path) -> None:
@@ -289,7 +334,7 @@ def test_arrays_without_names(tmp_path: Path) -> None:
     assert np.load(tmp_path / "out" / "000001.npy").tolist() == [1, 1, 1]
     with ArchiveWriter(tmp_path / "a.ddf", None, append=True) as writer:
         writer.add(np.arange(3), "000000")
-    assert "which are the same file" in ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "all", code=1)
+    assert "which cannot both be written" in ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "all", code=1)
 
 
 def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
@@ -337,7 +382,7 @@ def test_two_names_of_one_file(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "a.ddf", None) as archive:
         for name in ("a/b", "a//b"):
             archive.add(np.zeros(3, dtype=np.uint8), name)
-    with pytest.raises(ValueError, match="'a/b' and 'a//b', which are the same file"):
+    with pytest.raises(ValueError, match="'a/b.npy' and 'a//b.npy', which cannot both be written"):
         list(FileReader(Archive(tmp_path / "a.ddf")).write_all(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -252,11 +252,10 @@ def _recover(options: argparse.Namespace) -> int:
             name = found.name or f"{found.number:06}"
             if found.format is None and not name.endswith(".npy"):
                 name += ".npy"
-            if found.format is None:
-                arrays.append(name)
             try:
                 output.write(name, to_file(found.array, found.format or FileFormat("npy")))
                 written += 1
+                arrays += [name] if found.format is None else []
             except (OSError, ValueError) as error:
                 recovery.lost.append(f"{name!r}: {error}")
         lost = recovery.lost
