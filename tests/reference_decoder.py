@@ -280,7 +280,7 @@ class IntegerFlow:
         sample = shape[-own:] if len(shape) >= own and self.fits(shape[-own:]) else (1, *shape[-2:])
         coder = RangeDecoder(payload)
         symbols = np.zeros((int(np.prod(shape)) // int(np.prod(sample)), *sample), dtype=np.int64)
-        together = max(1, (1 << 18) // int(np.prod(sample)))
+        together = max(1, min(1 << 18, (1 << 21) // self.k) // int(np.prod(sample)))
         for first in range(0, len(symbols), together):
             part = symbols[first : first + together]
             part[...] = self.inverse(coder, part.shape)

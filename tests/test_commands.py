@@ -382,7 +382,7 @@ def test_two_names_of_one_file(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "a.ddf", None) as archive:
         for name in ("a/b", "a//b"):
             archive.add(np.zeros(3, dtype=np.uint8), name)
-    with pytest.raises(ValueError, match="'a/b.npy' and 'a//b.npy', which cannot both be written"):
+    with pytest.raises(ValueError, match=r"'a/b.npy' and 'a//b.npy', which cannot both be written"):
         list(FileReader(Archive(tmp_path / "a.ddf")).write_all(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -83,7 +83,7 @@ def test_batches_do_not_change_the_code(model: IntegerFlow, monkeypatch: pytest.
     array = np.stack(draw_maps(7, (8, 12), 4))
     data = model.encode(array)
     assert data is not None
-    monkeypatch.setattr("ddf.exact.flow._BATCH_PIXELS", 2 * 96)
+    monkeypatch.setattr("ddf.exact.flow._BATCH_SYMBOLS", 2 * 96)
     assert np.array_equal(model.decode(model.encode(array) or b"", array.shape, array.dtype), array)
 
 

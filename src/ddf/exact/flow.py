@@ -34,7 +34,7 @@ from ddf.prior import FactorizedCategorical
 from ddf.spec import FlowSpec, ShuffleSpec, from_plain, to_plain
 from ddf.symbols import one_hot
 
-_BATCH_PIXELS = 1 << 18  # symbols of one array that are processed together
+_BATCH_SYMBOLS, _BATCH_LOGITS = 1 << 18, 1 << 21  # symbols, and their classes, that are processed together
 _PARTS = ("weight", "bias", "shift")
 _MOST_CLASSES = 1 << 15  # symbols are signed integers of 16 bits
 
@@ -206,12 +206,12 @@ class IntegerFlow:
         samples = array.reshape(-1, *shape)
         symbols = np.empty(samples.shape, self._dtype)
         try:
-            for part in _batches(len(samples), shape):
+            for part in self._batches(len(samples), shape):
                 symbols[part] = self.classes.to_symbols(samples[part])
         except ValueError:
             return None
         encoder = Encoder()
-        for part in _batches(len(samples), shape):
+        for part in self._batches(len(samples), shape):
             for emitted, predictions in self.forward(symbols[part]):
                 for sample, prediction in zip(emitted, predictions, strict=True):
                     encoder.put(sample, prediction)
@@ -233,7 +233,7 @@ class IntegerFlow:
         fits = np.array([low <= value <= high for value in self.classes.values])
         values = np.array([value if low <= value <= high else 0 for value in self.classes.values], dtype)
         out = np.empty((prod(shape) // prod(sample), *sample), dtype)
-        for part in _batches(len(out), sample):
+        for part in self._batches(len(out), sample):
             symbols = self.inverse(
                 part.stop - part.start,
                 sample,
@@ -249,6 +249,12 @@ class IntegerFlow:
     def _dtype(self) -> "np.dtype[Any]":
         """The dtype of symbols."""
         return np.dtype(np.uint8 if self.num_classes <= 256 else np.int16)
+
+    def _batches(self, samples: int, shape: tuple[int, ...]) -> Iterator[slice]:
+        """Yield the parts of an array of samples that are processed together."""
+        together = max(1, min(_BATCH_SYMBOLS, _BATCH_LOGITS // self.num_classes) // prod(shape))
+        for first in range(0, samples, together):
+            yield slice(first, min(first + together, samples))
 
     def _sample_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the shape of the samples that an array consists of, or None if it does not consist of samples."""
@@ -395,13 +401,6 @@ class IntegerFlow:
             return [_own(table)] * batch
         place = np.repeat(np.arange(shape[0]), prod(shape[1:]))
         return [Prediction(table, place, _none(self.num_classes))] * batch
-
-
-def _batches(samples: int, shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield the parts of an array of samples that are processed together."""
-    together = max(1, _BATCH_PIXELS // prod(shape))
-    for first in range(0, samples, together):
-        yield slice(first, min(first + together, samples))
 
 
 def _explicit(flow: Flow) -> FlowSpec:
