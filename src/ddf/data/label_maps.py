@@ -21,6 +21,7 @@ from ddf.data.redrawn import Redrawn
 Array = np.ndarray[Any, Any]
 
 MOST_CLASSES = 256
+_CHUNK = 1 << 20
 _IMAGES = (".png", ".tif", ".tiff", ".gif")
 _ONE_CHANNEL = {"1": "one bit", "P": "palette", "L": "grey", "I": "grey, 32 bits", "I;16": "grey, 16 bits"}
 
@@ -263,7 +264,24 @@ def _read_map(path: Path, most_classes: int) -> tuple[str, Array, list[Color]]:
 def _integers(array: Array) -> Array:
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DataError(f"contains {array.max()}, but values of 63 bits are the largest")
-    return array.astype(np.int64)
+    if array.dtype == np.bool_:
+        return array.view(np.uint8)
+    return array.astype(np.int64) if array.dtype == np.uint64 else array
+
+
+def distinct(array: Array, most: int | None = None) -> list[int]:
+    """Return the sorted distinct values of an array, in little memory; stop when there are more than `most`."""
+    flat = array.reshape(-1)
+    found: set[int] = set()
+    for start in range(0, len(flat), _CHUNK):
+        part = flat[start : start + _CHUNK]
+        if array.dtype == np.uint8:
+            found.update(np.flatnonzero(np.bincount(part, minlength=1)).tolist())
+        else:
+            found.update(np.unique(part).tolist())
+        if most is not None and len(found) > most:
+            break
+    return sorted(found)
 
 
 def _other_palettes(found: dict[str, tuple[str, Array, list[Color]]]) -> list[str]:
@@ -271,7 +289,7 @@ def _other_palettes(found: dict[str, tuple[str, Array, list[Color]]]) -> list[st
     seen: dict[int, tuple[Color, str]] = {}
     skipped = []
     for label, (_, array, palette) in list(found.items()):
-        used = {int(value): palette[value] for value in np.unique(array) if 0 <= value < len(palette)}
+        used = {value: palette[value] for value in distinct(array) if 0 <= value < len(palette)}
         for value, color in used.items():
             other, first = seen.get(value, (color, label))
             if other != color:
@@ -284,9 +302,8 @@ def _other_palettes(found: dict[str, tuple[str, Array, list[Color]]]) -> list[st
 
 
 def _few_classes(array: Array, most_classes: int) -> Array:
-    count = len(np.unique(array))
-    if count > most_classes:
-        raise DataError(f"has {count} different values, but at most {most_classes} classes are supported")
+    if len(distinct(array, most_classes)) > most_classes:
+        raise DataError(f"has more than {most_classes} different values, which is the largest number of classes")
     return array
 
 
@@ -295,7 +312,7 @@ def _discover(
 ) -> Classes:
     values: set[int] = set()
     for array, name in zip(arrays, names, strict=True):
-        values.update(np.unique(array).tolist())
+        values.update(distinct(array, most_classes))
         if len(values) > most_classes:
             raise DataError(
                 f"{source}: {name} brings the values to {len(values)}, but at most {most_classes} are supported"
