@@ -1,4 +1,4 @@
-"""Print a hash of compressed maps, to compare machines, versions and instruction sets.
+"""Print hashes of compressed maps and of archives, to compare machines, versions and instruction sets.
 
     python benchmarks/same_bytes.py [MAPS.npy [MODEL]]
 
@@ -8,14 +8,32 @@ the instruction set.
 """
 
 import hashlib
+import io
 import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numba
 import numpy as np
 
+from ddf.archive import Archive, ArchiveWriter, FileFormat
 from ddf.labelmaps import CausalFlow, pretrained
+
+
+def archive_of(maps: list[np.ndarray[Any, Any]], model: CausalFlow, threads: int) -> str:
+    """Return a hash of archives of all kinds of blocks, after reading them."""
+    found = hashlib.sha256()
+    others = [np.arange(-3, 4), np.zeros((40, 3, 50), np.int32), np.array(5, np.int8), np.zeros((0, 3), ">u2")]
+    for embed, per_block in ((False, 1), (True, 5)):
+        buffer = io.BytesIO()
+        with ArchiveWriter(buffer, model, embed, per_block, threads=threads, sha256=True) as writer:
+            for i, one in enumerate([*maps, *others]):
+                writer.add(one, f"frame_{i:06}.png" if i % 7 else "", file=FileFormat("npy", fortran=bool(i % 2)))
+        for one, again in zip([*maps, *others], Archive(buffer.getvalue(), model).values(), strict=True):
+            assert np.array_equal(one, again)
+        found.update(buffer.getvalue())
+    return found.hexdigest()[:16]
 
 
 def main() -> None:
@@ -31,8 +49,9 @@ def main() -> None:
         for code, one in zip(codes, maps, strict=True):
             assert np.array_equal(model.decode(code or b"", one.shape, one.dtype), one)
         digest = hashlib.sha256(b"".join(code or b"" for code in codes)).hexdigest()[:16]
+        archive = archive_of(maps, model, threads)
         print(
-            f"{digest}  {sum(len(code or b'') for code in codes)} bytes, {threads} threads, Python "
+            f"{digest}  {sum(len(code or b'') for code in codes)} bytes, archive {archive}, {threads} threads, Python "
             f"{platform.python_version()}, NumPy {np.__version__}, numba {numba.__version__}, {platform.machine()}"
         )
 
