@@ -24,7 +24,12 @@ from ddf.labelmaps import CausalFlow, pretrained
 def archive_of(maps: list[np.ndarray[Any, Any]], model: CausalFlow, threads: int) -> str:
     """Return a hash of archives of all kinds of blocks, after reading them."""
     found = hashlib.sha256()
-    others = [np.arange(-3, 4), np.zeros((40, 3, 50), np.int32), np.array(5, np.int8), np.zeros((0, 3), ">u2")]
+    others: list[np.ndarray[Any, Any]] = [
+        np.arange(-3, 4),
+        np.zeros((40, 3, 50), np.int32),
+        np.array(5, np.int8),
+        np.zeros((0, 3), ">u2"),
+    ]
     for embed, per_block in ((False, 1), (True, 5)):
         buffer = io.BytesIO()
         with ArchiveWriter(buffer, model, embed, per_block, threads=threads, sha256=True) as writer:

@@ -299,6 +299,21 @@ def test_the_size_of_maps_is_limited(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_control_characters_are_never_printed(tmp_path: Path) -> None:
+    ours = pretrained()
+    about = {"what": "a \x1b[2Jmodel\x9b5m", "trained_on": "\u202edata"}
+    CausalFlow(ours.arrays, ours.classes, about).save(tmp_path / "model.safetensors")
+    output = ddf("inspect", tmp_path / "model.safetensors")
+    assert "a \\x1b[2Jmodel\\x9b5m, trained on \\u202edata" in output
+    with ArchiveWriter(tmp_path / "a.ddf", None) as archive:
+        for i, name in enumerate(("a\x9b31m", "\u202eb", "c\nd", "größe 日本")):
+            archive.add(np.arange(i), name)
+    listed = ddf("list", tmp_path / "a.ddf")
+    assert listed.splitlines() == ["'a\\x9b31m'", "'\\u202eb'", "'c\\nd'", "größe 日本"]
+    for output in (listed, ddf("extract", tmp_path / "a.ddf", "no\x1b[1m", code=1)):
+        assert all(character.isprintable() or character == "\n" for character in output)
+
+
 def test_the_sha256_of_an_archive(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     ddf("compress", tmp_path / "notes.txt", "-o", tmp_path / "a.ddf", "--sha256")

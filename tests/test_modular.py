@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from ddf.flow import Flow
 from ddf.layers import ModularCoupling
 from ddf.nets import MLP
+from ddf.prior import FactorizedCategorical
 from ddf.symbols import one_hot
 from tests.zoo import nothing
 
@@ -59,3 +61,20 @@ def test_straight_through_gradient_is_that_of_the_softmax() -> None:
     assert logits.grad is not None
     assert bias.grad is not None
     torch.testing.assert_close(bias.grad[:k], logits.grad)
+
+
+def test_the_plain_relaxation_is_the_sum_of_z_log_p() -> None:
+    """Also where p is far apart: the gradient that the other powers bound is not bounded here."""
+    torch.manual_seed(0)
+    k = 5
+    coupling = ModularCoupling(MLP(k, 1, 2, hidden=16), temperature=2.0)
+    torch.nn.init.normal_(coupling.net.stack[-1].weight)
+    flow = Flow([coupling], FactorizedCategorical(k, (2,)), (2,))
+    torch.nn.init.normal_(flow.base.logits, std=10.0)
+    x = torch.randint(k, (50, 2))
+    weights = list(flow.parameters())
+    relaxed = torch.autograd.grad(flow.relaxed_log_prob(x, power=0.0).sum(), weights)
+    z = coupling.relax(one_hot(x, k, torch.float32), lambda symbols, logits: None)
+    expected = torch.autograd.grad((z * flow.base.logits.log_softmax(0)).sum(), weights)
+    for ours, theirs in zip(relaxed, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)

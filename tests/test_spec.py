@@ -1,13 +1,14 @@
 """A flow and its plain data say the same."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from ddf import architectures
 from ddf.flow import Flow
-from ddf.layers import ChannelSplit, Checkerboard, Rearrangement
+from ddf.layers import ChannelSplit, Checkerboard, Rearrangement, Shuffle
 from ddf.nets.net import Shape
 from ddf.prior import FactorizedCategorical
 from ddf.spec import (
@@ -44,7 +45,33 @@ EVERYTHING = FlowSpec(
 def test_architecture_is_the_same_after_json_and_building(name: str) -> None:
     spec = ARCHITECTURES[name]()
     assert FlowSpec.from_json(spec.to_json()) == spec
-    assert spec.build().spec == spec
+    built = spec.build(seed=1).spec
+    assert built.build(seed=1).spec == built
+    layers = [
+        ShuffleSpec() if given == ShuffleSpec() else layer
+        for given, layer in zip(spec.layers, built.layers, strict=True)
+    ]
+    assert replace(built, layers=layers) == spec, "apart from the seeds of its shuffles"
+
+
+def test_shuffles_follow_the_seed_of_the_flow_and_are_never_the_identity() -> None:
+    for channels in (2, 3, 4):
+        spec = FlowSpec(2, (channels,), (ShuffleSpec(),) * 4)
+        orders = [[layer.order.tolist() for layer in spec.build(seed).layers] for seed in range(100)]
+        assert sorted(orders[0][0]) == list(range(channels))
+        assert all(order != list(range(channels)) for flow in orders for order in flow)
+        assert len({str(order) for flow in orders for order in flow}) == {2: 1, 3: 5, 4: 23}[channels]
+    assert [layer.order.tolist() for layer in spec.build(3).layers] == orders[3]
+    assert FlowSpec(2, (1,), (ShuffleSpec(),)).build().layers[0].order.tolist() == [0]
+
+
+def test_a_shuffle_with_a_seed_of_its_own_is_as_it_was() -> None:
+    text = (
+        '{"kind": "Flow", "num_classes": 2, "shape": [4], "layers": [{"kind": "Shuffle", "seed": 1}], "base": {"kind": '
+    )
+    spec = FlowSpec.from_json(text + '"FactorizedCategorical"}}')
+    assert torch.equal(spec.build(seed=5).layers[0].order, Shuffle(4, seed=1).order)
+    assert spec.build(seed=5).spec == spec
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -502,3 +502,20 @@ def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str], mo
     assert "bits" in shown
     train()
     assert capsys.readouterr().err == ""
+
+
+def test_moments_are_restored_in_the_memory_format_of_their_parameters() -> None:
+    """Fused steps on a GPU refuse others."""
+    net = torch.nn.Conv2d(8, 8, 3).to(memory_format=torch.channels_last)
+    steppers = []
+    for _ in range(2):
+        stepper = Stepper.__new__(Stepper)
+        stepper.adam = torch.optim.Adam(net.parameters())
+        steppers.append(stepper)
+    net(torch.ones(1, 8, 4, 4)).sum().backward()
+    steppers[0].adam.step()
+    plain = {name: value.clone(memory_format=torch.contiguous_format) for name, value in steppers[0].moments().items()}
+    steppers[1].load_moments(plain)
+    found = steppers[1].adam.state[net.weight]["exp_avg"]
+    assert found.stride() == net.weight.stride()
+    assert torch.equal(found, steppers[0].adam.state[net.weight]["exp_avg"])

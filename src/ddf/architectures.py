@@ -66,7 +66,7 @@ def binary_mnist(
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: Another net than the paper's DenseNet of 8 blocks.
-        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_split`.
+        shuffles: `"random"` as in the paper, drawn by the seed of the flow, or `"lattice"`; see `lattice_split`.
         temperature: That of modular couplings.
     """
     return _multiscale(
@@ -99,7 +99,7 @@ def cityscapes(
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: Another net than the paper's DenseNet of 15 blocks.
         top: How many classes each coupling sorts, but for the last, which sorts all: the paper's h.
-        shuffles: `"random"` as in the paper, or `"lattice"`; see `lattice_split`.
+        shuffles: `"random"` as in the paper, drawn by the seed of the flow, or `"lattice"`; see `lattice_split`.
         temperature: That of modular couplings.
     """
     return _multiscale(
@@ -168,7 +168,7 @@ def _multiscale(
         for _ in range(count):
             partition = _HALVES
             if shuffles == "random":
-                layers += [ShuffleSpec(seed=number)]
+                layers += [ShuffleSpec()]
             else:
                 given, moved = lattice_split(channels)
                 layers += [ShuffleSpec(permutation=(*given, *moved))]

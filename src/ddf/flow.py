@@ -276,8 +276,8 @@ class Flow(nn.Module):
             fixed = symbols.detach()
             taken = (fixed * chances).sum(dim=1, keepdim=True)
             # The gradient of log(sum of z · p^r) / r at a one-hot z, but for a constant, which has no effect.
-            gain = (chances - taken).detach().clamp(max=_MOST_GAIN)
-            slope = torch.expm1(power * gain) / power if power else gain
+            gain = (chances - taken).detach()
+            slope = torch.expm1(power * gain.clamp(max=_MOST_GAIN)) / power if power else gain
             total = total + (taken + ((symbols - fixed) * slope).sum(dim=1, keepdim=True)).flatten(1).sum(1)
 
         vectors = one_hot(x, self.num_classes, self.base.logits.dtype)

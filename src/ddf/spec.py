@@ -138,6 +138,15 @@ class LayerSpec(Spec, ABC):
     def build(self, num_classes: int, shape: Shape) -> Layer:
         """Makes the layer for samples of `shape`."""
 
+    def seeded(self, seed: int, shape: Shape) -> "LayerSpec":
+        """Fill in what the seed of the flow decides: for most layers, nothing but the weights.
+
+        Arguments:
+            seed: A seed for this layer alone.
+            shape: The shape of the samples that reach the layer.
+        """
+        return self
+
 
 @dataclass(frozen=True)
 class SqueezeSpec(LayerSpec, builds=Squeeze):
@@ -149,7 +158,13 @@ class SqueezeSpec(LayerSpec, builds=Squeeze):
 
 @dataclass(frozen=True)
 class ShuffleSpec(LayerSpec, builds=Shuffle):
-    """See `Shuffle`."""
+    """See `Shuffle`. With neither a seed nor a permutation, `FlowSpec.build` derives the seed from that of the flow.
+
+    Examples:
+        >>> spec = FlowSpec(num_classes=2, shape=(4,), layers=(ShuffleSpec(),))
+        >>> [spec.build(seed).layers[0].order.tolist() for seed in (0, 1)]
+        [[3, 1, 0, 2], [1, 3, 0, 2]]
+    """
 
     seed: int | None = None
     permutation: tuple[int, ...] | None = None
@@ -157,8 +172,17 @@ class ShuffleSpec(LayerSpec, builds=Shuffle):
     def __post_init__(self) -> None:
         if self.permutation is not None:
             object.__setattr__(self, "permutation", tuple(self.permutation))
-        elif self.seed is None:
-            object.__setattr__(self, "seed", 0)
+
+    def seeded(self, seed: int, shape: Shape) -> "ShuffleSpec":
+        """Draw the seed of a permutation other than the identity, unless the spec has one already."""
+        if self.seed is not None or self.permutation is not None:
+            return self
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            drawn = ShuffleSpec(seed=int(torch.randint(1 << 31, (), generator=generator)))
+            order = drawn.build(0, shape).order.tolist()
+            if len(order) == 1 or order != sorted(order):
+                return drawn
 
     def build(self, num_classes: int, shape: Shape) -> Shuffle:
         return Shuffle(_channels(shape), seed=self.seed, permutation=self.permutation)
@@ -261,7 +285,7 @@ class FlowSpec(Spec, builds=Flow):
         object.__setattr__(self, "layers", tuple(self.layers))
 
     def build(self, seed: int = 0) -> Flow:
-        """Makes the flow, with fresh weights drawn by `seed`."""
+        """Make the flow. The seed draws the weights, and the shuffles that have no seed of their own."""
         check_size("FlowSpec", num_classes=self.num_classes)
         layers: list[Layer] = []
         shape: Shape = self.shape
@@ -269,6 +293,7 @@ class FlowSpec(Spec, builds=Flow):
             torch.manual_seed(seed)
             for i, spec in enumerate(self.layers):
                 with _in_layer(i, spec):
+                    spec = spec.seeded((seed * 1_000_003 + i) % (1 << 62), shape)
                     layers.append(spec.build(self.num_classes, shape))
                     shape = layers[-1].output_shape(shape)
         return Flow(layers, self.base.build(self.num_classes, shape), self.shape)

@@ -22,6 +22,7 @@ from ddf.archive import (
 )
 from ddf.archive.blocks import Method
 from ddf.archive.folder import OutputFolder
+from ddf.archive.records import INDEX, pack_footer, pack_record
 
 
 def archive_of(folder: Path, model: Codec | None = None, **settings: object) -> tuple[bytes, FileWriter]:
@@ -289,6 +290,26 @@ def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DamagedArchiveError, match="would be written outside"):
         list(FileReader(Archive(buffer.getvalue())).write_all(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_an_index_that_disagrees_with_its_groups_is_damage(tmp_path: Path) -> None:
+    """Files are checked for under the names under which they are written, which are those of the index."""
+    buffer = io.BytesIO()
+    with ArchiveWriter(buffer, None) as archive:
+        for name in ("harmless", "other"):
+            archive.add(np.eye(3, dtype=np.uint8), name, file=FileFormat("npy"))
+    data = buffer.getvalue()
+    contents = Archive(data).contents
+    contents.index.table.names[0] = "mine"
+    forged = data[: contents.end.position] + pack_record(INDEX, contents.index.to_bytes())
+    forged += pack_footer(contents.end.position)
+    (problem,) = verify(forged)
+    assert "is not what the index lists" in problem
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(FileExistsError, match="mine already exists"):
+        list(FileReader(Archive(forged)).write_all(tmp_path))
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert [path.name for path in FileReader(Archive(forged)).write_all(tmp_path / "out")] == ["mine", "other"]
 
 
 def test_names_that_exclude_one_another_are_refused(tmp_path: Path) -> None:

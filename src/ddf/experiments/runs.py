@@ -63,7 +63,9 @@ class Result:
     samples: np.ndarray[Any, Any] | None = field(default=None, compare=False)
 
 
-def load_data(name: str, sources: dict[str, str | PathLike[str] | None], seed: int = 0) -> DataSet:
+def load_data(
+    name: str, sources: dict[str, str | PathLike[str] | None], seed: int = 0, augment: bool = True
+) -> DataSet:
     """The data set of an experiment.
 
     Arguments:
@@ -71,12 +73,13 @@ def load_data(name: str, sources: dict[str, str | PathLike[str] | None], seed: i
         sources: Where the files are: the folder of MNIST (downloaded if there is none), the folder or file of
             Cityscapes.
         seed: For generated data: draws what is trained on. Test sets are the same for all seeds.
+        augment: Whether maps to train on are mirrored at random.
     """
     if name == "eight-gaussians":
         return EightGaussians.data_set(seed=seed)
     if name == "mnist":
         return mnist(sources.get("mnist"))
-    return cityscapes(sources.get("cityscapes"))
+    return cityscapes(sources.get("cityscapes"), augment=augment)
 
 
 def run_experiment(

@@ -93,9 +93,13 @@ class Stepper:
 
     def load_moments(self, moments: dict[str, Tensor]) -> None:
         """Puts Adam's memory back."""
+        parameters = [parameter for group in self.adam.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in moments.items():
             _, i, name = key.split(".")
+            parameter = parameters[int(i)]
+            if value.shape == parameter.shape:  # fused steps on a GPU need the memory format of the parameter
+                value = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
             state.setdefault(int(i), {})[name] = value
         self.adam.load_state_dict(self.adam.state_dict() | {"state": state})
 
