@@ -23,6 +23,7 @@ from ddf.spec import DenoisingCouplingSpec, FlowSpec, MLPSpec, ShuffleSpec, Spli
 from ddf.training import RunConflictError, TrainingConfig, TrainingError, fit
 from ddf.training import loop as internals
 from ddf.training import run as run_internals
+from ddf.training.cache import Cache
 from ddf.training.steps import Stepper
 from tests.zoo import everything
 
@@ -519,3 +520,14 @@ def test_moments_are_restored_in_the_memory_format_of_their_parameters() -> None
     found = steppers[1].adam.state[net.weight]["exp_avg"]
     assert found.stride() == net.weight.stride()
     assert torch.equal(found, steppers[0].adam.state[net.weight]["exp_avg"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_full_folder_of_caches_is_named(tmp_path: Path) -> None:
+    cache = Cache(4, (3,), 5, torch.device("cpu"), 0, tmp_path, "the data")
+    cache.write(0, torch.zeros(2, 3, dtype=torch.uint8))
+    assert cache.file is not None
+    cache.file.close()
+    cache.file = open("/dev/full", "wb", buffering=0)  # noqa: PTH123, SIM115
+    with cache.file, pytest.raises(OSError, match=rf"cannot write the cache to {tmp_path}: No space left"):
+        cache.write(0, torch.zeros(2, 3, dtype=torch.uint8))

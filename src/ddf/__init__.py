@@ -10,6 +10,7 @@ __all__ = [
     "ChannelSplit",
     "Checkerboard",
     "DamagedFileError",
+    "DdfError",
     "DenoisingCoupling",
     "DenseNet",
     "FactorizedCategorical",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from ddf.archive import Archive, ArchiveWriter, compress, decompress
     from ddf.archive.recover import recover
     from ddf.checkpoint import save
+    from ddf.errors import DamagedFileError, DdfError
     from ddf.exact import IntegerFlow, export
     from ddf.flow import Flow, Latents
     from ddf.layers import (
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
         SplitPrior,
         Squeeze,
     )
-    from ddf.modelfile import DamagedFileError, load
+    from ddf.modelfile import load
     from ddf.nets import MLP, DenseNet, Net
     from ddf.permutation import argsort_top, rank, unrank
     from ddf.prior import FactorizedCategorical
@@ -89,7 +91,8 @@ _HOMES = {  # the home of each name, which is imported when the name is first us
         "SplitPrior",
         "Squeeze",
     ),
-    "ddf.modelfile": ("DamagedFileError", "load"),
+    "ddf.errors": ("DamagedFileError", "DdfError"),
+    "ddf.modelfile": ("load",),
     "ddf.nets": ("MLP", "DenseNet", "Net"),
     "ddf.permutation": ("argsort_top", "rank", "unrank"),
     "ddf.prior": ("FactorizedCategorical",),

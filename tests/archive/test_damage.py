@@ -190,15 +190,15 @@ def test_an_archive_within_an_archive_is_not_taken_for_it(tmp_path: Path, index:
 def test_missing_bytes_and_additional_ones(tmp_path: Path, index: int) -> None:
     """Then everything after them is not where it was."""
     generator = np.random.default_rng(0)
-    arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(200)]
+    arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(600)]
     data = write_archive(tmp_path / "a.ddf", None, arrays)
-    for place in range(300, 200 * 90, 1300):
+    for place in range(300, 600 * 90, 4300):
         for damaged in (data[:place] + data[place + 7 :], data[:place] + generator.bytes(9) + data[place:]):
             spoilt = bytearray(damaged)
             spoilt[-20] ^= index
             found, lost = recovered(bytes(spoilt))
             assert lost or len(found) == len(arrays)
-            assert len(found) >= len(arrays) - 2 - 64 * index  # that many share a table
+            assert len(found) >= len(arrays) - 2 - 256 * index  # that many share a table
             assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.items())
 
 
@@ -216,20 +216,20 @@ def groups_of(data: bytes) -> list[tuple[int, int]]:
 
 def test_a_group_whose_table_is_damaged_is_read_by_the_index(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-    arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(200)]
+    arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(800)]
     data = write_archive(tmp_path / "a.ddf", None, arrays)
     groups = groups_of(data)
     assert len(groups) == 4
     damaged = bytearray(data)
     damaged[groups[1][0] + 30] ^= 1
     found, lost = recovered(bytes(damaged))
-    assert len(found) == 200
+    assert len(found) == 800
     assert not lost
     assert any(str(groups[1][0]) in problem for problem in verify(bytes(damaged)))
     damaged[-20] ^= 1  # the index as well: the arrays of that group are lost
     found, lost = recovered(bytes(damaged))
-    assert list(found) == [f"map {i}" for i in range(200) if not 64 <= i < 128]
-    assert any("arrays 64 to 127 are missing" in line for line in lost)
+    assert list(found) == [f"map {i}" for i in range(800) if not 256 <= i < 512]
+    assert any("arrays 256 to 511 are missing" in line for line in lost)
 
 
 def test_intact_arrays_of_a_cut_archive_are_recovered(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:

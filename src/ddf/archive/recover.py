@@ -37,9 +37,9 @@ from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, WrongMod
 
 _PIECE = 1 << 20  # bytes that are searched at once
 _TRIED = 4  # places at which a block is looked for
+_COST = 16  # of looking at a record or a block, beside its bytes
+# Reading stops after this many times the size of the archive, and some bytes. Only an attacker's archive reaches that.
 _EFFORT, _SLACK = 32, 1 << 24
-_COST = 16  # of a block, beside its bytes
-"""Reading stops after `_EFFORT` times the size of the archive, which damage does not reach unless it was made to."""
 
 
 class Recovered(NamedTuple):

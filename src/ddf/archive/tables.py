@@ -78,11 +78,11 @@ class Table:
         counts = self.counts[first:last]
         begin = int(self.firsts[first]) if first < len(self.counts) else self.arrays
         end = begin + sum(counts)
-        used = list(dict.fromkeys(self.kind_of[first:last]))
+        used = {kind: i for i, kind in enumerate(dict.fromkeys(self.kind_of[first:last]))}
         return Table(
             [self.kinds[i] for i in used],
             self.sizes[first:last],
-            [used.index(i) for i in self.kind_of[first:last]],
+            [used[i] for i in self.kind_of[first:last]],
             counts,
             _trimmed(self.names[begin:end]),
             _trimmed(self.formats[begin:end]),

@@ -46,7 +46,7 @@ from ddf.archive.varint import write_varint
 from ddf.errors import LimitError, WrongModelError
 from ddf.files import PartFile, exclusive
 
-_LEAST, _MOST, _SHARE = 64, 4096, 16  # arrays in a group: at least, at most, and that part of all arrays so far
+_LEAST, _MOST, _SHARE = 256, 4096, 16  # arrays in a group: at least, at most, and that part of all arrays so far
 _MOST_BYTES = 1 << 22  # of the blocks of a group, which wait in memory
 _PIECE = 1 << 20
 

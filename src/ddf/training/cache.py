@@ -82,9 +82,12 @@ class Cache:
         else:
             plain = batch.to("cpu", self.dtype).contiguous().numpy()
             self.file.seek(start * self.row_bytes)
-            written = self.file.write(plain.data.cast("B"))
+            try:
+                written = self.file.write(plain.data.cast("B"))
+            except OSError as error:
+                raise OSError(error.errno, f"cannot write the cache to {self.folder}: {error.strerror}") from error
             if written != plain.nbytes:
-                raise OSError(errno.ENOSPC, f"no space left for the cache in {self.folder}")
+                raise OSError(errno.ENOSPC, f"cannot write the cache to {self.folder}: no space left")
 
     def gather(self, index: Tensor) -> Tensor:
         """The rows of an index, on the device."""
