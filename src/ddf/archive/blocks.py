@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from ddf.archive.limits import MAX_DIMENSIONS
 from ddf.archive.protocol import Array
 from ddf.archive.varint import read_column, read_varint, write_column, write_varint
+from ddf.lazy import lazy
 
 DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "|b1")
 """The dtypes that an archive holds, by number."""
@@ -70,12 +70,12 @@ class Kind:
             raise ValueError(f"arrays of shape {kind.shape} cannot have bands of {band} rows")
         return kind
 
-    @cached_property
+    @lazy
     def itemsize(self) -> int:
         """The size of a value in bytes."""
         return np.dtype(DTYPES[self.dtype]).itemsize
 
-    @cached_property
+    @lazy
     def size(self) -> int:
         """The size of one array in bytes."""
         return prod(self.shape) * self.itemsize

@@ -3,7 +3,6 @@
 __all__ = ["Contents"]
 
 from bisect import bisect_right
-from functools import cached_property
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from ddf.archive.records import (
 from ddf.archive.sources import Source
 from ddf.archive.tables import CHECKSUM_SIZE
 from ddf.errors import DamagedArchiveError
+from ddf.lazy import lazy
 
 _TAIL = 1 << 16  # bytes read from the end at once: often the complete index
 _HINT = "`recover` may save what is intact"
@@ -79,7 +79,7 @@ class Contents:
 
     # ---- Blocks
 
-    @cached_property
+    @lazy
     def starts(self) -> Array:
         """Where each block begins."""
         sizes = np.array(self.index.table.sizes, np.int64)

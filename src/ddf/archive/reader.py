@@ -4,7 +4,6 @@ __all__ = ["Archive", "decompress"]
 
 import operator
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from ddf.archive.protocol import Array, Codec, check_model
 from ddf.archive.records import HEADER_SIZE, MODEL, NO_MODEL, read_record
 from ddf.archive.sources import open_source
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, MissingArrayError, WrongModelError
+from ddf.lazy import lazy
 
 
 class Archive(Mapping[str | int, Array]):
@@ -86,7 +86,7 @@ class Archive(Mapping[str | int, Array]):
         options = {name: getattr(self, name) for name in ("_given", "max_bytes", "threads", "storage_options")}
         return {"_path": bytes(self._path) if isinstance(self._path, memoryview) else self._path, **options}
 
-    @cached_property
+    @lazy
     def contents(self) -> Contents:
         """The header and the index."""
         return Contents(open_source(self._path, self.storage_options))
@@ -154,7 +154,7 @@ class Archive(Mapping[str | int, Array]):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
-    @cached_property
+    @lazy
     def _numbers(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.contents.index.table.names) if name}
 
@@ -230,7 +230,7 @@ class Archive(Mapping[str | int, Array]):
             raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._given)}")
         return self._embedded
 
-    @cached_property
+    @lazy
     def _embedded(self) -> Codec:
         record = read_record(self.contents.source.read, HEADER_SIZE, self.size)
         if record is None or record.type != MODEL:

@@ -8,7 +8,6 @@ __all__ = ["CHECKSUM_SIZE", "Table", "squeeze", "unsqueeze"]
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ddf.archive.limits import MAX_ARRAYS, MAX_SHARED, MAX_SHARED_BYTES, table_l
 from ddf.archive.names import pack_names, unpack_names
 from ddf.archive.protocol import Array
 from ddf.archive.varint import read_column, read_varint, write_column, write_varint
+from ddf.lazy import lazy
 
 CHECKSUM_SIZE = 4
 """The bytes of a block beside its payload."""
@@ -45,12 +45,12 @@ class Table:
     formats: list[int] = field(default_factory=list)
     plain_size: int = field(default=0, compare=False)
 
-    @cached_property
+    @lazy
     def arrays(self) -> int:
         """The number of arrays; do not use it while blocks are added."""
         return sum(self.counts)
 
-    @cached_property
+    @lazy
     def firsts(self) -> Array:
         """The number of the first array of each block."""
         return np.cumsum([0, *self.counts[:-1]]) if self.counts else np.zeros(0, np.int64)

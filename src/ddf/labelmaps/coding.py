@@ -2,7 +2,6 @@
 
 __all__ = ["Coding", "limits"]
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from ddf.labelmaps.grid import Grid
 from ddf.labelmaps.kernel import code_rows
 from ddf.labelmaps.labels import MOST_LABELS
 from ddf.labelmaps.state import Scratch, State, Trace, new_scratch
+from ddf.lazy import lazy
 
 if TYPE_CHECKING:
     from ddf.labelmaps.model import CausalFlow
@@ -115,11 +115,11 @@ class Coding:
 
     # ---- Maps
 
-    @cached_property
+    @lazy
     def state(self) -> State:
         return self.model.new_state(len(self.labels), self.known, self.pixels)
 
-    @cached_property
+    @lazy
     def classes(self) -> Array:
         """The model's class of every symbol, and of `outside`; unknown labels have the class `num_classes`."""
         unknown = self.model.num_classes

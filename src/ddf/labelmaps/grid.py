@@ -3,12 +3,12 @@
 __all__ = ["Grid", "find_grid"]
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import gcd
 
 import numpy as np
 
 from ddf.archive.protocol import Array
+from ddf.lazy import lazy
 
 _CHUNK = 1 << 17  # pixels compared at once
 
@@ -43,7 +43,7 @@ class Grid:
         rows, columns, top, left = (min(n, max(size)) for n in numbers)
         return cls(size, (rows + 1, columns + 1), (min(top, rows), min(left, columns)))
 
-    @cached_property
+    @lazy
     def _cells(self) -> tuple[Array, Array]:
         """The index of the cell of each row and of each column."""
         found = []

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -24,6 +23,7 @@ from ddf.labelmaps.grid import find_grid
 from ddf.labelmaps.labels import MOST_LABELS, labels_of, looks_like_noise, lookup
 from ddf.labelmaps.parameters import check
 from ddf.labelmaps.state import Nets, State, Trace
+from ddf.lazy import lazy
 from ddf.modelfile import DamagedFileError, about, arrays_from_bytes, arrays_to_bytes, read, reading
 
 _HALF = np.uint32(1 << (PROBABILITY_BITS - 1 + COUNT_BITS))
@@ -85,7 +85,7 @@ class CausalFlow:
         """The number of classes that the model knows; 0 for a model of any labels."""
         return 0 if self.classes is None else self.classes.num_classes
 
-    @cached_property
+    @lazy
     def fingerprint(self) -> bytes:
         """A hash of 16 bytes that identifies the model."""
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
@@ -241,7 +241,7 @@ class CausalFlow:
 
     # ---- Inputs of the kernel
 
-    @cached_property
+    @lazy
     def nets(self) -> Nets:
         """The fixed parameters, in the form that the kernel expects."""
         a = self.arrays
