@@ -4,12 +4,12 @@
 
 Every archive is opened, read by number and by name, read from first to last, verified, recovered and decompressed into
 a folder. Nothing but an error of ddf may be raised (or an `OSError` for a name that the file system refuses), no call
-may take longer than 5 seconds, no process may need 500 MiB more than at its start, and no file may appear outside of
+may take longer than 5 seconds, no process may grow by more than 500 MiB, and no file may appear outside of
 the folder. What is read under a number must be what was written under it, unless the mutation replaced a block and its
 checksum.
 
 About half of the mutations recompute the checksums that they invalidate. A failure prints its round; the same seed and
-`--only ROUND` repeat it.
+`--only ROUND` reproduce it.
 """
 
 import argparse
@@ -50,7 +50,7 @@ Generator = np.random.Generator
 
 MAX_BYTES = 1 << 17
 MAX_SECONDS, MAX_MIB = 5.0, 500
-BATCH = 250  # rounds of a process
+BATCH = 250  # rounds per process
 NUMBERS: tuple[int, ...] = (
     0,
     1,
@@ -103,7 +103,7 @@ def models() -> list[Codec | None]:
 
 
 def make(rng: Generator, codecs: list[Codec | None]) -> tuple[bytes, Codec | None, dict[int, Array]]:
-    """A random archive, its model, and its arrays by number."""
+    """Return a random archive, its model, and its arrays by number."""
     model = codecs[int(rng.integers(len(codecs)))]
     formats: list[FileFormat | None] = [
         None,
@@ -141,7 +141,7 @@ def make(rng: Generator, codecs: list[Codec | None]) -> tuple[bytes, Codec | Non
 
 
 class Parts:
-    """An archive taken apart, so that it can be put together with the right checksums."""
+    """An archive taken apart, so that it can be reassembled with correct checksums."""
 
     def __init__(self, data: bytes) -> None:
         self.header = bytearray(data[: HEADER_SIZE - 4])
@@ -229,7 +229,7 @@ def mutate_table(rng: Generator, table: Table) -> None:
 
 
 def mutate_block(rng: Generator, parts: Parts, model: Codec | None) -> None:
-    """Replace the code of a block, with the right checksum if it decodes to anything."""
+    """Replace the code of a block, with a correct checksum if it decodes to anything."""
     groups = [record for record in parts.records if isinstance(record[1], Group) and record[1].table.sizes]
     if not groups:
         return
@@ -254,14 +254,14 @@ def mutate_block(rng: Generator, parts: Parts, model: Codec | None) -> None:
 
 
 def mutate(rng: Generator, data: bytes, model: Codec | None) -> tuple[str, bytes, bool]:
-    """Return what was done, the archive, and whether its blocks are what they were."""
+    """Return what was done, the archive, and whether its blocks are unchanged."""
     if rng.random() < 0.45:
         return "damage", damage(rng, data), True
     parts = Parts(data)
     try:
         done = change(rng, parts, model)
         return f"mutation {done}", parts.join(), not parts.changed_blocks
-    except (ValueError, IndexError, OverflowError, UnicodeEncodeError):  # it cannot be written down
+    except (ValueError, IndexError, OverflowError, UnicodeEncodeError):  # it cannot be serialized
         return "damage", damage(rng, data), True
 
 
@@ -308,7 +308,7 @@ def change(rng: Generator, parts: Parts, model: Codec | None) -> list[int]:
 
 
 def raw(head: Group | Index) -> bytes:
-    """The head of a record with its table uncompressed, so that it can be damaged byte by byte."""
+    """Return the head of a record with its table uncompressed, so that it can be damaged byte by byte."""
     import zlib
 
     data = head.to_bytes()
@@ -317,7 +317,7 @@ def raw(head: Group | Index) -> bytes:
 
 
 def damage(rng: Generator, data: bytes) -> bytes:
-    """Damage of the kind that disks, transfers and editors cause."""
+    """Return bytes with damage of the kind that disks, transfers and editors cause."""
     size = len(data)
     first, second = sorted(int(place) for place in rng.integers(0, size + 1, 2))
     some = int(rng.integers(1, 60))
@@ -348,7 +348,7 @@ def damage(rng: Generator, data: bytes) -> bytes:
 
 
 def calls(data: bytes, model: Codec | None, folder: Path, rng: Generator) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Everything that can be done with an archive; those that return pairs return arrays by number."""
+    """Yield everything that can be done with an archive; calls that return pairs return arrays by number."""
 
     def opened() -> Archive:
         return Archive(data, model, max_bytes=MAX_BYTES, threads=1)
@@ -409,7 +409,7 @@ def one_round(seed: int, i: int, codecs: list[Codec | None], folder: Path) -> st
         for where, array in found or []:
             want = arrays.get(where)
             if strict and (want is None or want.shape != array.shape or not np.array_equal(want, array)):
-                return f"{what}: {name}: array {where} is not what it was"
+                return f"{what}: {name}: array {where} differs from the original"
     if sorted(path.name for path in folder.iterdir()) not in ([], ["out"]):
         return f"{what}: a file appeared outside of the folder"
     shutil.rmtree(folder / "out", ignore_errors=True)
@@ -456,7 +456,7 @@ def main() -> None:
                 if process.is_alive():
                     continue
                 failures += 1
-                print(f"rounds {start} to {end - 1}: the process died with {process.exitcode}", flush=True)
+                print(f"rounds {start} to {end - 1}: the process died with exit code {process.exitcode}", flush=True)
                 break
             if i < 0:
                 ended, memory, slowest = True, max(memory, found[0]), max(slowest, found[1])

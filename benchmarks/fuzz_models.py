@@ -1,8 +1,9 @@
-"""Load thousands of model files with hostile contents and correct checksums, in processes that are watched.
+"""Load thousands of model files with hostile contents and correct checksums, in monitored processes.
 
 Each file is a small valid model of one of the three kinds in which numbers, names, types, shapes or values are changed.
-Loading it must either work or raise a `DdfError`, and what loads must encode and decode. Reported, with the number that
-makes the file again: any other exception, a crash, a call over 5 s, and a process that grows by over 500 MiB.
+Loading it must either work or raise a `DdfError`, and what loads must encode and decode. Any other exception, a crash,
+a call of more than 5 s, and a process that grows by more than 500 MiB are reported with the number that reproduces the
+file.
 
     python benchmarks/fuzz_models.py --rounds 5000
     python benchmarks/fuzz_models.py --only 1234
@@ -73,7 +74,7 @@ class File:
         entries = {name: modelfile.Entry(*parts) for name, parts in self.tensors.items()}
         try:
             full["sha256"] = modelfile._digest(full, entries)
-        except (TypeError, ValueError):  # a shape that is no list, a name that is no text: refused before
+        except (TypeError, ValueError):  # a shape that is not a list, a name that is not a string
             full["sha256"] = ""
         table: dict[str, Any] = {"__metadata__": {"ddf": json.dumps(full)}}
         end = 0
@@ -147,7 +148,7 @@ def integer_flow(of: spec.FlowSpec) -> IntegerFlow:
 
 
 def causal_flow(classes: int) -> CausalFlow:
-    """A small part of the pretrained model, with tables of a number of classes."""
+    """Return a small part of the pretrained model, with tables for a number of classes."""
     arrays = dict(pretrained().arrays)
     for name, cut in (("pixels", 10), ("runs", None), ("bias", 8), ("second", 8), ("third", 8)):
         arrays[name] = arrays[name][:cut, ..., :8] if arrays[name].ndim > 1 else arrays[name][:8]
@@ -182,7 +183,7 @@ def valid() -> list[File]:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) in plain data."""
+    """Yield every (container, key) in plain data."""
     for key in list(value) if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], dict | list):
@@ -234,7 +235,7 @@ def change_tensor(file: File, rng: random.Random) -> None:
         tensor[0] = rng.choice(DTYPES)
     elif choice == 1 and tensor[1]:
         tensor[1][rng.randrange(len(tensor[1]))] = deepcopy(rng.choice(HOSTILE))
-    elif choice == 2:  # with as many bytes as it then needs, if those are few
+    elif choice == 2:  # with as many bytes as the new shape needs, if they are few
         shape = [rng.choice([0, 1, 2, 3, 4, 8, 16, 1000]) for _ in range(rng.choice([0, 1, 2, 3, 4, 33]))]
         tensor[1] = shape if rng.random() < 0.5 or not tensor[1] else [rng.choice([0, 1, 2, 8, 9]), *tensor[1][1:]]
         need = prod(tensor[1]) * SIZES.get(tensor[0], 4)
@@ -273,7 +274,7 @@ def change_values(file: File, rng: random.Random, name: str | None = None) -> No
 
 
 def change_all_values(file: File, rng: random.Random) -> None:
-    """Random values in many tensors, of a size that most checks pass."""
+    """Set random values in many tensors, in a range that most checks accept."""
     share = rng.choice([0.2, 1])
     for name, tensor in file.tensors.items():
         if tensor[0] not in ("I8", "I16", "I32", "U16", "U32") or rng.random() > share:
@@ -317,7 +318,7 @@ MUTATIONS = [change_header, change_header, change_number, change_tensor, change_
 
 
 def hostile_file(number: int) -> bytes:
-    """The file of a number."""
+    """Return the file with a number."""
     rng = random.Random(number)
     file = deepcopy(rng.choice(valid()))
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
@@ -334,7 +335,7 @@ def hostile_file(number: int) -> bytes:
 
 
 def check_codec(codec: IntegerFlow | CausalFlow, rng: random.Random) -> str:
-    """Encode and decode a small array, and decode bytes that nobody encoded."""
+    """Encode and decode a small array, and decode bytes that no encoder wrote."""
     if isinstance(codec, IntegerFlow):
         cell = 1 << min(codec.squeezes, 10)
         shape = tuple(cell if side is None else side for side in codec.shape)
@@ -357,7 +358,7 @@ def check_codec(codec: IntegerFlow | CausalFlow, rng: random.Random) -> str:
 
 
 def run_one(number: int) -> tuple[str, float]:
-    """Load the file of a number; return what came of it and the seconds that loading took."""
+    """Load the file with a number; return the outcome and the seconds that loading took."""
     data = hostile_file(number)
     begin = time.monotonic()
     try:
@@ -380,7 +381,7 @@ def grown() -> float:
 
 
 def work(numbers: range) -> None:
-    """Run some numbers, with a line for each: its outcome, the seconds, and the memory since the beginning."""
+    """Run some numbers and print a line for each: the outcome, the seconds, and the memory since the start."""
     for file in valid():
         model = modelfile.from_bytes(file.to_bytes())
         if not isinstance(model, Flow):
@@ -435,7 +436,7 @@ def main() -> None:
             counts[outcome.partition(":")[0]] += 1
             slowest, largest, memory = max(slowest, (seconds, int(number))), max(largest, total), total
         if not done.stdout:
-            sys.exit(f"a process did not begin (exit {done.returncode})")
+            sys.exit(f"a process did not start (exit {done.returncode})")
         print(f"{next_ - options.seed} files: {dict(counts)}; slowest {slowest[0]:.2f} s ({slowest[1]}), "
               f"most memory {largest:.0f} MiB", flush=True)  # fmt: skip
     sys.exit(bool(problems))

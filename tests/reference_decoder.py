@@ -105,7 +105,7 @@ def unsqueezed(data: bytes) -> bytes:
 
 
 def check_index(head: bytes, groups: list[tuple[int, list[Block]]]) -> None:
-    """An index lists what is in the groups, with each kind once."""
+    """Check that the index lists what is in the groups, with each kind once."""
     plain = unsqueezed(head[4:])
     count, position = varint(plain, 0)
     pairs, position = column(plain, position, 2 * count)
@@ -362,7 +362,7 @@ class IntegerFlow:
 
 
 def unrank(ranks: Array, logits: Array, top: int) -> Array:
-    """The classes at these ranks: the first `top` by their logits, and then whatever swapping them has left."""
+    """The classes at these ranks: the first `top` by their logits, then the others as the swaps leave them."""
     k = logits.shape[-1]
     out = np.empty_like(ranks)
     for place in np.ndindex(ranks.shape):

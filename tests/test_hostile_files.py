@@ -1,4 +1,4 @@
-"""Model files that were made to do harm, or are something else: refused by name, with little time and memory."""
+"""Malicious files and files that are not model files are refused by name, in little time and memory."""
 
 import json
 import os
@@ -20,7 +20,7 @@ KINDS = ["flow", "integer"]
 
 
 def small_file(of: str, layers: list[object], shape: tuple[int | None, ...] = (2,), **more: object) -> bytes:
-    """The file of a flow of two classes in which no tensors but those of a small base are."""
+    """Return the file of a flow of two classes that contains only the tensors of a small base."""
     base = {"kind": "FactorizedCategorical", "shared": False}
     header = {
         "kind": of,

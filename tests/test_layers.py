@@ -267,7 +267,7 @@ def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: i
         (lambda: Squeeze()(torch.zeros(1, 1, 8, 7, dtype=torch.long), nothing), r"Squeeze needs an even width"),
         (lambda: Squeeze().output_shape((4,)), r"Squeeze needs maps .* \(4,\)"),
         (lambda: Shuffle(3).output_shape((4, 2, 2)), r"Shuffle permutes 3 channels, .* \(4, 2, 2\)"),
-        (lambda: Shuffle(3, permutation=[0, 1, 1]), r"Shuffle: \[0, 1, 1\] is no permutation of 3 channels"),
+        (lambda: Shuffle(3, permutation=[0, 1, 1]), r"Shuffle: \[0, 1, 1\] is not a permutation of 3 channels"),
         (lambda: Shuffle(2, seed=1, permutation=[0, 1]), r"Shuffle takes a seed or a permutation, not both"),
         (
             lambda: DenoisingCoupling(mlp(8, 1, 1), top=9),

@@ -154,7 +154,7 @@ def test_what_is_no_spec_is_refused(text: str, message: str) -> None:
             r"layer 1 \(DenoisingCoupling\): .*DenseNet",
         ),
         (FlowSpec(8, (4, 2, 2), (DenoisingCouplingSpec(MLPSpec(), 8),)), r"layer 0 \(DenoisingCoupling\): .*MLP"),
-        (FlowSpec(8, (3,), (ShuffleSpec(permutation=(1, 0)),)), r"layer 0 \(Shuffle\): .* no permutation of 3"),
+        (FlowSpec(8, (3,), (ShuffleSpec(permutation=(1, 0)),)), r"layer 0 \(Shuffle\): .* not a permutation of 3"),
         (FlowSpec(0, (3,), ()), "num_classes=0"),
         (FlowSpec(2, (1, None, None), ()), "needs a fixed size"),
     ],

@@ -122,7 +122,7 @@ def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
         if have.dtype != wanted.dtype and not (have.is_floating_point() and wanted.is_floating_point()):
             raise ValueError(f"{name} is {have.dtype}, but a flow needs {wanted.dtype}")
     flow.load_state_dict(tensors, assign=True)  # in the dtypes of the file
-    if any(buffer.is_meta for buffer in flow.buffers()):  # those that a net computes and no file has
+    if any(buffer.is_meta for buffer in flow.buffers()):  # buffers that a net computes and that are not stored in files
         flow = spec.build().eval()
         flow.load_state_dict(tensors, assign=True)
     if header.get("classes") is not None:
@@ -132,7 +132,7 @@ def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
     flow.about = about(header)
     frozen = header["frozen"]
     if not isinstance(frozen, list) or [type(one) for one in frozen] != [bool] * len(flow.parts()):
-        raise ValueError(f"`frozen` says true or false of each of its {len(flow.parts())} parts, but it is {frozen!r}")
+        raise ValueError(f"`frozen` has true or false for each of its {len(flow.parts())} parts, but it is {frozen!r}")
     for part, is_frozen in zip(flow.parts(), frozen, strict=True):
         if isinstance(part, Shuffle):
             part.check()

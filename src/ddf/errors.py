@@ -1,4 +1,4 @@
-"""The errors that ddf raises for what a user can cause; all are subclasses of `DdfError`."""
+"""The errors that ddf raises for invalid input; all are subclasses of `DdfError`."""
 
 __all__ = [
     "DamagedArchiveError",

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all."""
+"""Atomic writes, and locks between processes."""
 
 __all__ = ["PartFile", "atomic_write", "exclusive"]
 
@@ -15,7 +15,7 @@ _swept: set[Path] = set()  # folders from which stale part files were removed
 
 
 class PartFile:
-    """A temporary file beside `path` that takes its place when it is committed.
+    """A temporary file next to `path` that takes its place when it is committed.
 
     However the process ends, `path` holds either what it held before or the complete new contents. A file that is
     replaced keeps its mode and, where permitted, its owner. Only regular files are replaced; links to them stay links.
@@ -38,7 +38,7 @@ class PartFile:
             raise type(error)(error.errno, f"cannot write {self.path}: {error.strerror}") from error
 
     def _check(self) -> os.stat_result | None:
-        """Return the status of the file to replace, None if it does not exist; refuse what is not a regular file."""
+        """Return the status of the file to replace, or None if there is none; refuse what is not a regular file."""
         try:
             status = self.path.lstat()
         except FileNotFoundError:
@@ -59,7 +59,7 @@ class PartFile:
             raise type(error)(error.errno, f"cannot write {self.path}: {error.strerror}") from error
 
     def commit(self) -> None:
-        """Move the file to its place."""
+        """Move the file into place."""
         try:
             self.file.flush()
             os.fsync(self.file.fileno())
@@ -68,7 +68,7 @@ class PartFile:
         status = self._check()
         if status is not None:
             with suppress(OSError):
-                os.chown(self.part, status.st_uid, status.st_gid)  # before the mode, which it may clear
+                os.chown(self.part, status.st_uid, status.st_gid)  # before the mode is set, which this may clear
             self.part.chmod(stat.S_IMODE(status.st_mode))
         _place(self.part, self.path, self.overwrite)
         self.file.close()
@@ -84,7 +84,7 @@ class PartFile:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to, and move it to `path` if no error occurred; see `PartFile`.
+    """Yield a temporary path next to `path` to write to, and move it to `path` if no error occurred; see `PartFile`.
 
     Examples:
         >>> with atomic_write("notes.txt") as temporary:
@@ -106,9 +106,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Wait until no other process or thread is in here with the same path.
+    """Lock a path; wait while another process or thread holds its lock.
 
-    The lock is a file beside `path`, which is deleted afterwards.
+    The lock is a file next to `path`, which is deleted afterwards.
     """
     from filelock import FileLock
 
@@ -133,7 +133,7 @@ def _create(folder: Path) -> tuple[Path, BinaryIO]:
         file = os.fdopen(handle, "w+b")
         if _lock(handle, unsupported=True) and os.fstat(handle).st_nlink:
             return part, file
-        file.close()  # another process took it for stale before it was locked
+        file.close()  # another process deleted it as stale before it was locked
         with suppress(OSError):
             part.unlink()
 
@@ -176,7 +176,7 @@ def _lock(handle: int, unsupported: bool) -> bool:
 
 
 def _place(part: Path, path: Path, overwrite: bool) -> None:
-    """Move a part file to its place; never replace a file unless asked to."""
+    """Move a part file into place; never replace a file unless requested."""
     if overwrite:
         part.replace(path)
         return

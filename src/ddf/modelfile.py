@@ -49,9 +49,9 @@ _KEY = "ddf"  # the one metadata key
 _ARCHIVE = b"\x89DDF"  # how archives begin
 _LONGEST_HEADER = 1 << 26  # bytes; an entry takes 50 of them, so this bounds the number of entries as well
 _DEEPEST = 64  # levels of nested objects and lists in a header
-_MOST_SIDES = 32  # dimensions of a tensor, as many as NumPy has everywhere
-_LARGEST = 1 << 40  # bytes of a tensor, where sides of 0 count as 1
-_LONGEST_REASON = 500  # characters of what a file contains that an error message repeats
+_MOST_SIDES = 32  # dimensions of a tensor, the most that all versions of NumPy support
+_LARGEST = 1 << 40  # bytes of a tensor, where dimensions of size 0 count as 1
+_LONGEST_REASON = 500  # characters of a file's contents that an error message quotes
 _SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2}
 _SIZES |= {"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
 _NUMPY = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
@@ -93,7 +93,7 @@ def from_bytes(data: bytes, name: str = "the model") -> "Flow | IntegerFlow | Ca
 
     Arguments:
         data: The bytes.
-        name: What to call them in errors.
+        name: Their name in error messages.
     """
     return _load(data, name, "cpu")
 
@@ -119,7 +119,7 @@ def _load(data: bytes, name: str, device: "torch.device | str") -> "Flow | Integ
 
 
 def read(path: str | PathLike[str]) -> bytes:
-    """Return the contents of a model file. What does not begin like one is refused before all of it is read."""
+    """Return the contents of a model file. Other files are refused before they are read completely, if possible."""
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file")
     with Path(path).open("rb") as file:
@@ -128,7 +128,7 @@ def read(path: str | PathLike[str]) -> bytes:
 
 
 def about(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the header of a model says about it beside what is needed to use it."""
+    """Return what is known about a model in addition to what is needed to use it."""
     found = header.get("about")
     if found is not None and not isinstance(found, dict):
         raise ValueError(f"its `about` is not an object, but {found!r}")
@@ -137,10 +137,10 @@ def about(header: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def reading(message: str, kind: type[DdfError] = DamagedFileError) -> Iterator[None]:
-    """Turn every error that the contents of a file can cause into one of ours.
+    """Convert every error that the contents of a file can cause to a `DdfError`.
 
     Arguments:
-        message: What it begins with: the name of the file, and what it is not.
+        message: The beginning of its message: the name of the file, and what is wrong with it.
         kind: The class of the error.
     """
     try:
@@ -185,7 +185,7 @@ def arrays_from_bytes(data: bytes, name: str) -> tuple[dict[str, Array], dict[st
 
     Arguments:
         data: The contents of the file.
-        name: What to call it in errors.
+        name: Its name in error messages.
     """
     entries, header = unpack(data, name)
     arrays = {}
@@ -205,7 +205,7 @@ def pack(entries: Mapping[str, Entry], header: Mapping[str, Any]) -> bytes:
     _check_depth(full)
     full["sha256"] = _digest(full, entries)
     table: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(full)}}
-    order = sorted(entries, key=lambda name: (-_SIZES[entries[name].dtype], name))  # which keeps values aligned
+    order = sorted(entries, key=lambda name: (-_SIZES[entries[name].dtype], name))  # keeps values aligned
     end = 0
     for name in order:
         dtype, shape, values = entries[name]
@@ -214,9 +214,7 @@ def pack(entries: Mapping[str, Entry], header: Mapping[str, Any]) -> bytes:
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > _LONGEST_HEADER:
-        raise LimitError(
-            f"a model file has a header of at most {_LONGEST_HEADER} bytes, but this one takes {len(text)}"
-        )
+        raise LimitError(f"a model file has a header of at most {_LONGEST_HEADER} bytes, but this one has {len(text)}")
     return b"".join([len(text).to_bytes(8, "little"), text, *(entries[name].data for name in order)])
 
 
@@ -225,7 +223,7 @@ def unpack(data: bytes, name: str) -> tuple[dict[str, Entry], dict[str, Any]]:
 
     Arguments:
         data: The contents of the file.
-        name: What to call it in errors.
+        name: Its name in error messages.
     """
     header, entries = _parse(data, name)
     if header.pop("sha256", None) != _digest(header, entries):
@@ -245,7 +243,7 @@ def _header_size(head: bytes | memoryview, name: str) -> int:
 
 
 def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
-    """Return the header and the entries of a file; their checksum is not compared yet."""
+    """Return the header and the entries of a file; their checksum is not checked yet."""
     view = memoryview(data)
     size = _header_size(view[:8], name)
     with reading(_INCOMPLETE.format(name)):
@@ -257,7 +255,7 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
         entries: dict[str, Entry] = {}
         end = 0
         for key, entry in sorted(table.items(), key=lambda item: item[1]["data_offsets"]):
-            key.encode()  # refuses halves of characters
+            key.encode()  # raises an error for unpaired surrogates
             dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
             if dtype not in _SIZES or not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
                 raise ValueError(f"{key} has the dtype {dtype}, the shape {shape} and the offsets {first}, {last}")
@@ -269,7 +267,7 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
             entries[key] = Entry(dtype, shape, values[first:last])
             end = last
         if end != len(values):
-            raise ValueError(f"it has {len(values) - end} bytes too many")
+            raise ValueError(f"it has {len(values) - end} superfluous bytes")
     if not isinstance(header, dict) or type(header.get("format")) is not int or header["format"] < 1:
         raise DamagedFileError(f"{name} is a safetensors file that ddf did not write")
     if header["format"] > FORMAT:
@@ -280,7 +278,7 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
 
 
 def _from_json(text: str) -> Any:
-    """Return what JSON says; refuse keys that occur twice and what is nested too deep."""
+    """Parse JSON; refuse duplicate keys and excessive nesting."""
     value = json.loads(text, object_pairs_hook=_object)
     _check_depth(value)
     return value

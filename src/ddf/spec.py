@@ -1,4 +1,4 @@
-"""A flow as plain data: what the JSON beside the weights says, and what architectures are made of."""
+"""Flows as plain data: the JSON that is stored with the weights, and the parts that architectures consist of."""
 
 __all__ = [
     "DenoisingCouplingSpec",
@@ -61,7 +61,7 @@ _SPEC_OF: dict[type[nn.Module], type[Any]] = {}
 class Spec:
     """Plain data that describes a module: a dataclass with the same names as the module's attributes.
 
-    A subclass says which class it builds and is known from then on, in files as well:
+    A subclass states which class it builds and is then recognized, in files as well:
     `class MySpec(LayerSpec, builds=MyLayer)`.
     """
 
@@ -80,12 +80,12 @@ class NetSpec(Spec, ABC):
 
     @property
     def least_tensors(self) -> int:
-        """A number of tensors that the net has at least. One that a file does not have so many for is not built."""
+        """A lower bound on the number of tensors of the net. It is not built if a file has fewer for it."""
         return 0
 
     @abstractmethod
     def build(self, num_classes: int, given: Shape, predicted: Shape) -> Net:
-        """Makes the net that predicts symbols of one shape from those of another."""
+        """Build the net that predicts symbols of one shape from those of another."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class LayerSpec(Spec, ABC):
 
     @abstractmethod
     def build(self, num_classes: int, shape: Shape) -> Layer:
-        """Makes the layer for samples of `shape`."""
+        """Build the layer for samples of `shape`."""
 
     def seeded(self, seed: int, shape: Shape) -> "LayerSpec":
         """Fill in what the seed of the flow decides: for most layers, nothing but the weights.
@@ -285,7 +285,7 @@ class FlowSpec(Spec, builds=Flow):
         object.__setattr__(self, "layers", tuple(self.layers))
 
     def build(self, seed: int = 0) -> Flow:
-        """Make the flow. The seed draws the weights, and the shuffles that have no seed of their own."""
+        """Build the flow. The seed determines the weights, and the shuffles that do not have a seed of their own."""
         check_size("FlowSpec", num_classes=self.num_classes)
         layers: list[Layer] = []
         shape: Shape = self.shape
@@ -299,7 +299,7 @@ class FlowSpec(Spec, builds=Flow):
         return Flow(layers, self.base.build(self.num_classes, shape), self.shape)
 
     def check_limits(self) -> None:
-        """Refuses a flow that is too large for a file."""
+        """Refuse a flow that is too large for a file."""
         if self.num_classes > MOST_CLASSES:
             raise LimitError(f"{self.num_classes} classes, but a flow in a file has at most {MOST_CLASSES}")
         if len(self.layers) > _MOST_LAYERS:
@@ -312,14 +312,14 @@ class FlowSpec(Spec, builds=Flow):
             )
 
     def outline(self, tensors: Mapping[str, Sequence[int]], convert: Callable[[Net], Net] = lambda net: net) -> Flow:
-        """Builds the flow for the tensors of a file, if they are those that it needs.
+        """Build the flow for the tensors of a file, after checking that they are those that it needs.
 
-        This takes no more time and memory than the tensors do: the weights of the nets and of the base are on PyTorch's
+        This takes no more time and memory than the tensors: the weights of the nets and of the base are on PyTorch's
         meta device, and each layer is compared with its tensors before the next one is built.
 
         Arguments:
             tensors: The shape of each tensor, by its name in the flow.
-            convert: What each net becomes.
+            convert: A function that converts each net.
         """
         self.check_limits()
         left = {name: tuple(shape) for name, shape in tensors.items()}
@@ -331,7 +331,7 @@ class FlowSpec(Spec, builds=Flow):
                 net = getattr(spec, "net", None)
                 if isinstance(net, NetSpec):
                     if net.least_tensors > counts[str(i)]:
-                        raise ValueError(f"{net} has more tensors than the {counts[str(i)]} that the file has for it")
+                        raise ValueError(f"{net} needs more tensors than the {counts[str(i)]} that the file has for it")
                     spec = replace(cast("Any", spec), net=_Outline(net, convert))
                 elif isinstance(spec, ShuffleSpec):
                     _compare(f"layers.{i}.order", (_channels(shape),), left.get(f"layers.{i}.order"))
@@ -348,12 +348,12 @@ class FlowSpec(Spec, builds=Flow):
         return Flow(layers, base, self.shape)
 
     def to_json(self, indent: int | None = None) -> str:
-        """Writes the spec as JSON."""
+        """Return the spec as JSON."""
         return json.dumps(to_plain(self), indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> "FlowSpec":
-        """Reads what `to_json` wrote."""
+        """Parse what `to_json` returned."""
         try:
             spec = from_plain(json.loads(text))
         except (json.JSONDecodeError, RecursionError) as error:
@@ -372,7 +372,7 @@ def _in_layer(index: int, spec: LayerSpec) -> Iterator[None]:
 
 
 def _compare(name: str, want: Sequence[int], have: Sequence[int] | None) -> None:
-    """Refuses a tensor of another shape than a flow needs."""
+    """Refuse a tensor whose shape differs from the one that a flow needs."""
     if have is None:
         raise ValueError(f"the tensor {name} is missing")
     if tuple(have) != tuple(want):
@@ -380,7 +380,7 @@ def _compare(name: str, want: Sequence[int], have: Sequence[int] | None) -> None
 
 
 def describe(module: nn.Module) -> Any:
-    """Returns the spec of a flow, a layer, a net or a base.
+    """Return the spec of a flow, a layer, a net or a base.
 
     Examples:
         >>> describe(Shuffle(4, seed=7))
@@ -390,7 +390,7 @@ def describe(module: nn.Module) -> Any:
     if spec is None:
         raise TypeError(
             f"{type(module).__name__} has no spec, so a flow with it cannot be described or saved; "
-            f"give it one: class {type(module).__name__}Spec(LayerSpec or NetSpec, builds={type(module).__name__})"
+            f"define one: class {type(module).__name__}Spec(LayerSpec or NetSpec, builds={type(module).__name__})"
         )
     return spec(**{field.name: _described(getattr(module, field.name)) for field in fields(spec)})
 
@@ -402,7 +402,7 @@ def _described(value: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Turns a spec into dictionaries, lists, numbers and strings."""
+    """Convert a spec to dictionaries, lists, numbers and strings."""
     if isinstance(value, Spec | Partition):
         kind = value.builds.__name__ if isinstance(value, Spec) else type(value).__name__
         return {"kind": kind} | {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
@@ -412,7 +412,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """Turns what `to_plain` returned into a spec; refuses what is not one."""
+    """Convert what `to_plain` returned to a spec; refuse anything else."""
     if isinstance(value, list):
         if sum(isinstance(item, dict) for item in value) > _MOST_LAYERS:
             raise LimitError(f"{len(value)} layers, but a flow in a file has at most {_MOST_LAYERS}")
@@ -443,7 +443,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type, for the types that specs are made of."""
+    """Return whether a value has an annotated type, for the types that specs consist of."""
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
     if get_origin(hint) in (Union, UnionType):

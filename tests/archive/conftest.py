@@ -1,4 +1,4 @@
-"""A second codec, and what tests of archives share."""
+"""A second codec, and fixtures that the tests of archives share."""
 
 import zlib
 from typing import Any
@@ -50,7 +50,7 @@ def other_model() -> Codec:
 
 @pytest.fixture(scope="session")
 def maps() -> list[np.ndarray]:
-    """Maps that the codec codes better than a general compressor."""
+    """Maps that the codec compresses better than a general-purpose compressor."""
     return noise_maps(20, (43, 38))
 
 

@@ -1,4 +1,4 @@
-"""What goes into an archive comes out of it as it was."""
+"""Arrays come out of an archive as they went in."""
 
 import io
 import lzma
@@ -24,7 +24,7 @@ from ddf.exact import IntegerFlow
 from tests.zoo import VALUES, assorted_arrays, draw_maps, noise_maps, vector_flow, write_archive
 
 FIXED = 75
-"""The bytes of an archive of one array beside its code."""
+"""The bytes of an archive of one array in addition to its code."""
 
 
 @pytest.mark.parametrize("options", [{}, {"maps_per_block": 3}, {"threads": 3}])
@@ -178,7 +178,7 @@ def test_archives_can_be_added_to(tmp_path: Path, flow: IntegerFlow) -> None:
 
 
 def test_truths_may_be_any_bytes(tmp_path: Path) -> None:
-    truths = np.array([0, 255, 1, 7], dtype=np.uint8).view(np.bool_)  # as Pillow has them
+    truths = np.array([0, 255, 1, 7], dtype=np.uint8).view(np.bool_)  # as Pillow stores them
     write_archive(tmp_path / "a.ddf", None, [truths])
     assert Archive(tmp_path / "a.ddf")[0].tolist() == [False, True, True, True]
 

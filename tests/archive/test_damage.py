@@ -1,4 +1,4 @@
-"""Damaged archives: the right data or a clear error, and intact arrays are recovered."""
+"""Damaged archives give correct data or a clear error, and intact arrays are recovered."""
 
 import contextlib
 import io
@@ -24,14 +24,14 @@ from tests.zoo import assorted_arrays, draw_maps, noise_maps, write_archive
 
 
 def recovered(data: bytes, model: Codec | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """What `recover` finds, by name or by number, and what it reports as lost."""
+    """Return what `recover` finds, by name or number, and what it reports as lost."""
     recovery = recover(data, model)
     found = {one.name or f"{one.number:06}": one.array for one in recovery}
     return found, recovery.lost
 
 
 def check_damaged(data: bytes, model: Codec, want: dict[str, np.ndarray]) -> None:
-    """Right data or a clear error, and never anything else."""
+    """Check that reading gives correct data or a clear error, and never anything else."""
     try:
         for name, array in Archive(data, model).items():
             assert np.array_equal(array, want[name])
@@ -104,7 +104,7 @@ def test_damage_is_named(model: Codec, maps: list[np.ndarray]) -> None:
 
 
 def test_no_array_passes_for_another() -> None:
-    """Every byte of a small archive changed to many others: by name and number there is the right array or none."""
+    """Change every byte of a small archive: access by name or number returns the right array or raises an error."""
     buffer = io.BytesIO()
     arrays = [np.full(4, i, np.uint8) for i in range(6)]
     with ArchiveWriter(buffer, None) as writer:
@@ -188,7 +188,7 @@ def test_an_archive_within_an_archive_is_not_taken_for_it(tmp_path: Path, index:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_missing_bytes_and_additional_ones(tmp_path: Path, index: int) -> None:
-    """Then everything after them is not where it was."""
+    """Everything after missing or inserted bytes is displaced."""
     generator = np.random.default_rng(0)
     arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(600)]
     data = write_archive(tmp_path / "a.ddf", None, arrays)
@@ -198,12 +198,12 @@ def test_missing_bytes_and_additional_ones(tmp_path: Path, index: int) -> None:
             spoilt[-20] ^= index
             found, lost = recovered(bytes(spoilt))
             assert lost or len(found) == len(arrays)
-            assert len(found) >= len(arrays) - 2 - 256 * index  # that many share a table
+            assert len(found) >= len(arrays) - 2 - 256 * index  # this many share a table
             assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.items())
 
 
 def groups_of(data: bytes) -> list[tuple[int, int]]:
-    """Where the records of groups begin, and where their blocks do."""
+    """Return where the records of groups begin, and where their blocks begin."""
     found = []
     position = data.find(MARKER)
     while position >= 0:

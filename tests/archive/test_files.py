@@ -1,4 +1,4 @@
-"""Files in archives come back as they were, and what is not kept is reported."""
+"""Files are restored from archives unchanged, and what is not kept is reported."""
 
 import io
 import os
@@ -41,7 +41,7 @@ def mask(value: int, size: int = 12) -> np.ndarray:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Masks that the codec takes."""
+    """Masks that the codec supports."""
     place = tmp_path / "masks"
     place.mkdir()
     generator = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_blocks_are_shared_by_files(folder: Path, model: Codec) -> None:
 
 @pytest.mark.parametrize("name", ["frame_{:06}.png", "2008_{:06}.png"])
 def test_names_and_metadata_are_cheap(tmp_path: Path, model: Codec, name: str) -> None:
-    """At most 4 bytes a map, and the palette is stored once."""
+    """At most 4 bytes per map, and the palette is stored once."""
     generator = np.random.default_rng(0)
     numbers = range(300) if name.startswith("frame") else np.cumsum(generator.integers(1, 9, 300)).tolist()
     arrays = generator.integers(0, 16, (300, 9, 12), dtype=np.uint8)
@@ -143,7 +143,7 @@ def test_images_that_hold_more_are_named(tmp_path: Path) -> None:
     text = PngImagePlugin.PngInfo()
     text.add_text("Author", "someone")
     tags = TiffImagePlugin.ImageFileDirectory_v2()
-    tags[33550] = (0.5, 0.5, 0.0)  # how large a pixel is on Earth
+    tags[33550] = (0.5, 0.5, 0.0)  # the size of a pixel on the ground
     image.save(tmp_path / "text.png", pnginfo=text)
     image.save(tmp_path / "dpi.png", dpi=(300, 300))
     image.save(tmp_path / "geo.tif", tiffinfo=tags)
@@ -173,7 +173,7 @@ def test_nothing_is_left_of_an_archive_that_is_given_up_at_once(
 
 
 def bad_files(folder: Path) -> dict[str, bytes]:
-    """Files whose names promise label maps that they are not."""
+    """Files whose names suggest label maps, but whose contents do not."""
     good = io.BytesIO()
     Image.fromarray(mask(3, 40)).save(good, "PNG")
     npy = io.BytesIO()
@@ -304,7 +304,7 @@ def test_an_index_that_disagrees_with_its_groups_is_damage(tmp_path: Path) -> No
     forged = data[: contents.end.position] + pack_record(INDEX, contents.index.to_bytes())
     forged += pack_footer(contents.end.position)
     (problem,) = verify(forged)
-    assert "is not what the index lists" in problem
+    assert "does not match the index" in problem
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(FileExistsError, match="mine already exists"):
         list(FileReader(Archive(forged)).write_all(tmp_path))

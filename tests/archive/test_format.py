@@ -1,4 +1,4 @@
-"""The format is what docs/format.md says, and leaves room for what comes later."""
+"""The format matches docs/format.md and can be extended."""
 
 import contextlib
 import io

@@ -100,7 +100,7 @@ def test_impossible_groups_are_refused() -> None:
 
 
 def limited(script: str, *arguments: str) -> str:
-    """Run a script in a process of its own; return the memory that it took beyond its imports, in MiB."""
+    """Run a script in its own process; return the memory that it used in addition to its imports, in MiB."""
     start = """
 import io, resource, sys
 import numpy as np
@@ -134,7 +134,7 @@ except (DamagedArchiveError, LimitError):
 
 
 def bomb(name: str) -> bytes:
-    """An archive that takes gigabytes, or minutes, unless something stops it."""
+    """An archive that would take gigabytes of memory, or minutes, without limits."""
     if name == "index":
         plain = zlib.compress(bytes(1 << 30), 9)
         out = Header().to_bytes()
@@ -166,7 +166,7 @@ def test_a_small_archive_takes_little_memory(tmp_path: Path, name: str) -> None:
 
 
 def test_recovery_is_linear_in_the_size_of_the_archive() -> None:
-    """The bytes that are read of archives full of false beginnings, ten times as large, are ten times as many."""
+    """Recovery from a ten times larger archive, full of false markers, reads ten times as many bytes."""
     effort = []
     for count in (1_000, 10_000):
         data = Header().to_bytes() + (MARKER + b"\x82" + write_varint(1 << 12) + b"\0") * count
@@ -187,7 +187,7 @@ def test_recovery_is_linear_in_the_size_of_the_archive() -> None:
 
 
 def test_groups_that_claim_the_same_blocks_are_refused() -> None:
-    """Every group alone could be right, but together they would be decoded again and again."""
+    """Each group is plausible on its own, but the same blocks would be decoded again and again."""
     kind = kind_of(100, method=Method.LZMA)
     data = Header().to_bytes()
     table = squeeze(table_of(kind, [0] * 20_000))

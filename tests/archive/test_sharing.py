@@ -213,7 +213,7 @@ def test_a_kill_leaves_the_old_archive_or_the_new_one(tmp_path: Path, how: str) 
         assert np.array_equal(archive["new 299"], np.random.default_rng(299).integers(0, 200, 900))
         path.write_bytes(old)
     assert finished < 15
-    # The next writer finds the parts of the dead ones.
+    # The next writer finds the part files of the killed ones.
     script = WRITE.replace("range(300)", "range(1)")
     subprocess.run([sys.executable, "-c", script, str(path), how], check=True, capture_output=True)
     assert [file.name for file in tmp_path.iterdir() if not file.name.endswith(".lock")] == ["a.ddf"]

@@ -1,4 +1,4 @@
-"""Archives are read from files, memory and URLs, and only what is asked for."""
+"""Archives are read from files, memory and URLs, and only the requested parts of them."""
 
 import threading
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Archives: many integer arrays, or files and folders of label maps, in one file with checksums.
 
-Nothing here imports PyTorch or numba; an archive knows the codec that codes its arrays only by `Codec`.
+Nothing here imports PyTorch or numba; archives use codecs only through the `Codec` protocol.
 """
 
 __all__ = [

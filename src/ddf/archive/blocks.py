@@ -16,10 +16,10 @@ from ddf.archive.varint import read_column, read_varint, write_column, write_var
 from ddf.lazy import lazy
 
 DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "|b1")
-"""The dtypes that an archive holds, by number."""
+"""The dtypes that an archive can hold, by number."""
 
 _SHARED, _BANDED = 4, 8
-_LARGEST = 1 << 62  # of a size
+_LARGEST = 1 << 62  # bytes, where dimensions of size 0 count as 1
 
 
 class Method(IntEnum):
@@ -57,7 +57,7 @@ class Kind:
     @classmethod
     def from_bytes(cls, data: bytes) -> "Kind":
         if len(data) < 3 or data[1] >= len(DTYPES) or data[2] > MAX_DIMENSIONS:
-            raise ValueError(f"a kind of array is invalid: {data[:8].hex()}")
+            raise ValueError(f"invalid kind of array: {data[:8].hex()}")
         flags, dtype, dimensions = data[:3]
         shape, position = read_column(data, 3, dimensions)
         band, position = read_varint(data, position) if flags & _BANDED else (0, position)
@@ -94,9 +94,9 @@ class Block:
     Arguments:
         kind: What they have in common.
         count: Their number.
-        checksum: CRC-32 of what the block decodes to (see `checksum`); in a block that was read, also of its place.
+        checksum: CRC-32 of what the block decodes to (see `checksum`); in a block that was read, also of its position.
         payload: The code.
-        number: How many arrays come before it in the archive, where that is known.
+        number: How many arrays come before it in the archive, if known.
     """
 
     kind: Kind
@@ -109,7 +109,7 @@ class Block:
 def checksum(kind: Kind, arrays: Iterable[Array], payload: bytes) -> int:
     """Return the CRC-32 of the contents and the kind of a block, and of the length of its code.
 
-    The length is part of it because a decoder does not notice superfluous bytes.
+    The length is included because decoders do not notice superfluous bytes.
     """
     crc = 0
     for array in arrays:
@@ -118,7 +118,7 @@ def checksum(kind: Kind, arrays: Iterable[Array], payload: bytes) -> int:
 
 
 def placed(checksum: int, number: int) -> int:
-    """Extend a checksum by the number of arrays before a block, so that no block passes for another."""
+    """Extend a checksum by the number of arrays before a block, so that no block can be mistaken for another."""
     return zlib.crc32(write_varint(number), checksum)
 
 

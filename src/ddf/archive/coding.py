@@ -39,7 +39,7 @@ def kind_of(array: Array, shared: bool = False) -> Kind:
 def encode_blocks(
     codec: Codec | None, kind: Kind, arrays: Sequence[Array], verify: bool = True, threads: int = 1
 ) -> list[Block]:
-    """Encode arrays as one block, or as several if the codec takes only some of them.
+    """Encode arrays as one block, or as several if the codec supports only some of them.
 
     Arguments:
         codec: The codec to try first.
@@ -85,7 +85,7 @@ def _code(codec: Codec | None, kind: Kind, arrays: Sequence[Array], threads: int
 
 
 def _smallest(kind: Kind, arrays: Sequence[Array], code: bytes | None) -> Block:
-    """Return the smallest block: coded as given, by the general-purpose compressor, or not at all."""
+    """Return the smallest block: with the given code, compressed by the general-purpose compressor, or raw."""
     candidates = [] if code is None else [(Method.CODEC, code)]
     if code is None or _GOOD * len(code) > kind.size * len(arrays):
         raw = b"".join(raw_bytes(kind, array) for array in arrays)
@@ -103,7 +103,7 @@ def _decodes_to(codec: Codec | None, block: Block, arrays: Sequence[Array]) -> b
 
 
 def _equal(one: Array, two: Array) -> bool:
-    """Compare two arrays piece by piece, which takes no memory."""
+    """Compare two arrays piece by piece, without temporary copies of them."""
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
     first, second = one.reshape(-1), two.reshape(-1)
@@ -175,7 +175,7 @@ def _decoded_bands(codec: Codec | None, block: Block, threads: int = 1) -> Itera
 
 
 def _decoded_generally(block: Block, size: int, dtype: "np.dtype[Any]") -> Array:
-    """Decode what the general-purpose compressor encoded, or nothing did."""
+    """Decode a block that is raw or was compressed by the general-purpose compressor."""
     out = np.empty(size, np.uint8)
     if block.kind.method == Method.RAW:
         if len(block.payload) != size:
@@ -196,12 +196,12 @@ def _decoded_generally(block: Block, size: int, dtype: "np.dtype[Any]") -> Array
         if done != size:
             raise InvalidCodeError(f"it has {done} bytes, not {size}")
     if dtype.kind == "b" and (out > 1).any():
-        raise InvalidCodeError("it holds bytes that are neither true nor false")
+        raise InvalidCodeError("it contains truth values other than 0 and 1")
     return out.view(dtype)
 
 
 def _filters(size: int) -> list[dict[str, Any]]:
-    """Return the settings of `xz -9e`, with a dictionary no larger than data of this size needs, and 16 MiB at most."""
+    """Return the settings of `xz -9e`, with a dictionary for data of this size, but at most 16 MiB."""
     needed = 1 << max(0, size - 1).bit_length()
     dictionary = min(max(needed, _SMALLEST_DICTIONARY), _LARGEST_DICTIONARY)
     return [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": dictionary}]

@@ -1,4 +1,4 @@
-"""What an archive contains, as its header and its index state it."""
+"""The contents of an archive, according to its header and its index."""
 
 __all__ = ["Contents"]
 
@@ -26,12 +26,12 @@ from ddf.archive.tables import CHECKSUM_SIZE
 from ddf.errors import DamagedArchiveError
 from ddf.lazy import lazy
 
-_TAIL = 1 << 16  # bytes read from the end at once: often the complete index
+_TAIL = 1 << 16  # bytes read from the end at once: often enough for the whole index
 _HINT = "`recover` may save what is intact"
 
 
 class Contents:
-    """The header and the index of an archive, and the place of every block.
+    """The header and the index of an archive, and the position of every block.
 
     Arguments:
         source: The archive.
@@ -68,7 +68,7 @@ class Contents:
                 return Index.from_bytes(record.head, size), record
             group = Group.from_bytes(record.head, size)
             if group.number or len(group.table.sizes) != 1 or group.table.formats:
-                raise ValueError("a group that takes its place has more than one block")
+                raise ValueError("the group that serves as the index is not the only block")
             return Index(group.table, group.archive, [(record.data, 1)]), record
         except ValueError as error:
             raise self.damaged(f"its index is invalid ({error}); {_HINT}") from error
@@ -103,7 +103,7 @@ class Contents:
         return Block(kind, table.counts[number], checksum, data[CHECKSUM_SIZE:], int(table.firsts[number]))
 
     def label(self, block: Block) -> str:
-        """Return the name of a block in messages: that of its first array."""
+        """Return the name of a block for error messages: that of its first array."""
         name = self.index.table.name(block.number)
         return repr(name) if name else f"array {block.number}"
 

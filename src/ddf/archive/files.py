@@ -1,4 +1,4 @@
-"""Files and folders in archives: label maps as arrays, with what it takes to write them again, others byte for byte."""
+"""Files and folders in archives: label maps as arrays that can be restored to files, other files byte for byte."""
 
 __all__ = ["FileReader", "FileWriter", "FoundFiles", "files_in"]
 
@@ -33,7 +33,7 @@ class FoundFiles(NamedTuple):
 
 
 def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
-    """Find the files in files and folders. Files keep their places in a folder.
+    """Find all files in the given files and folders. Names are relative to the folder that was given.
 
     Arguments:
         sources: Files and folders.
@@ -79,7 +79,7 @@ def _search(root: Path, found: FoundFiles, folder: str = "") -> None:
 
 
 class FileWriter:
-    """Adds files to an archive: label maps as arrays, with what it takes to write them again, others byte for byte.
+    """Adds files to an archive: label maps as arrays that can be restored to files, other files byte for byte.
 
     PNG and TIFF images with one channel and npy files of integers are label maps.
 
@@ -87,6 +87,7 @@ class FileWriter:
         archive: The archive to add to.
 
     Examples:
+        >>> import numpy as np
         >>> from PIL import Image
         >>> Image.fromarray(np.full((4, 6), 255, dtype=np.uint8)).save("mask.png")
         >>> with ArchiveWriter("masks.ddf", model=None) as archive:
@@ -101,10 +102,10 @@ class FileWriter:
         self.maps = 0  # the number of files that were label maps
         self.bytes = 0  # the size of all files
         self.stripped: list[str] = []  # images with metadata that is not kept
-        self.problems: list[tuple[str, str]] = []  # files that could not be archived as what they seem to be, and why
+        self.problems: list[tuple[str, str]] = []  # files not archived as their names suggest, and why
 
     def add(self, path: str | PathLike[str], name: str) -> None:
-        """Add a file under a name. A file that cannot be read, or not as a label map, is noted in `problems`."""
+        """Add a file under a name. If it cannot be read, or not as its name suggests, it is listed in `problems`."""
         path = Path(path)
         stored = self._storable(name)
         if stored in self.archive.names:
@@ -127,7 +128,7 @@ class FileWriter:
             self.problems.append((name, f"archived as {stored!r}: its name is not valid UTF-8"))
 
     def _storable(self, name: str) -> str:
-        """Return a name that can be encoded."""
+        """Return a name that can be encoded as UTF-8."""
         return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -143,11 +144,11 @@ class FileReader:
 
     @property
     def names(self) -> list[str]:
-        """The names of the files; arrays without a name have their number, in six digits."""
+        """The names of the files; for an array without a name, its number with at least six digits."""
         return [key if isinstance(key, str) else f"{key:06}" for key in self.archive]
 
     def format_of(self, number: int) -> FileFormat:
-        """Return the format of a file: npy for arrays that were not files, and for formats that are unknown."""
+        """Return the format of a file: npy for arrays that were not files and for unknown formats."""
         try:
             return self.archive.format_of(number) or _NPY
         except ValueError:

@@ -1,4 +1,4 @@
-"""A folder to write files to, and never beside it."""
+"""Write files into a folder and never outside of it."""
 
 __all__ = ["OutputFolder"]
 
@@ -21,7 +21,7 @@ _UNSUPPORTED = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno
 class OutputFolder:
     """Writes files whose names come from an archive.
 
-    A file appears complete or not at all, and never outside of the folder: links inside it are not followed.
+    Files are written atomically and never outside of the folder: links inside it are not followed.
 
     Arguments:
         path: The folder, which is created if needed.
@@ -45,7 +45,7 @@ class OutputFolder:
         return self.path / relative
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse names that lead out of the folder, that exclude one another, or that exist."""
+        """Refuse names that lead out of the folder, that conflict with one another, or that already exist."""
         taken: dict[Path, str] = {}
         folders: dict[Path, str] = {}
         for name in names:
@@ -136,7 +136,7 @@ class OutputFolder:
             raise FileExistsError(f"{place} is not a regular file and is never replaced: delete it first")
 
     def _write_by_path(self, place: Path, data: bytes) -> None:
-        """Write a file where the system has no way to open a folder."""
+        """Write a file on a system that cannot open folders."""
         place.parent.mkdir(parents=True, exist_ok=True)
         if self.path.resolve() not in place.parent.resolve().parents and self.path.resolve() != place.parent.resolve():
             raise FileExistsError(f"{place.parent} is a link to a folder outside of {self.path}")

@@ -1,4 +1,4 @@
-"""What it takes to write an array as the file that it came from."""
+"""How to restore the file that an array came from."""
 
 __all__ = ["MODES", "FileFormat"]
 
@@ -20,7 +20,7 @@ _MAX_NUMBER = 1 << 16
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How the file of an array is written.
+    """The format of the file that an array is written to.
 
     Arguments:
         type: `"file"` if the array is the bytes of the file, `"npy"`, `"PNG"` or `"TIFF"`.
@@ -96,7 +96,7 @@ class FileFormat:
         return cls(type_, mode, palette, transparency)
 
     def suits(self, array: Array) -> bool:
-        """Return whether an array can be written as such a file."""
+        """Return whether an array can be written as a file of this format."""
         if self.type == "npy":
             return True
         if self.type == "file":

@@ -29,9 +29,9 @@ class Loaded(NamedTuple):
 
     Arguments:
         array: The array; the bytes of the file if it is not a label map.
-        format: What it takes to write the file again.
+        format: What is needed to restore the file.
         stripped: Whether the file holds metadata that is not kept.
-        problem: Why the file is kept as bytes although its name is that of a label map.
+        problem: Why the file is stored as bytes although its name suggests a label map.
     """
 
     array: Array
@@ -45,7 +45,7 @@ def read_file(path: Path, max_bytes: int) -> Loaded:
 
     Arguments:
         path: The file.
-        max_bytes: The largest array.
+        max_bytes: The largest array to accept, in bytes.
 
     Raises:
         OSError: The file cannot be read at all.
@@ -64,7 +64,7 @@ def read_file(path: Path, max_bytes: int) -> Loaded:
         raise
     except MemoryError:
         problem = "it does not fit into memory"
-    except Exception as error:  # Pillow and NumPy raise almost anything for damaged files
+    except Exception as error:  # Pillow and NumPy raise all kinds of errors for damaged files
         if isinstance(error, OSError) and error.errno is not None:
             raise
         problem = str(error) or type(error).__name__
@@ -115,7 +115,7 @@ def _read_image(path: Path, kind: str, max_bytes: int) -> Loaded | None:
 
 @lru_cache(maxsize=256)
 def _comes_back(format_: FileFormat) -> bool:
-    """Return whether Pillow reads what it writes, which depends on the format only: transparency may be unusual."""
+    """Return whether Pillow reads back what it writes: unusual transparency can be lost, whatever the pixels are."""
     from PIL import Image
 
     try:
@@ -131,7 +131,7 @@ def _comes_back(format_: FileFormat) -> bool:
 
 @contextmanager
 def _unlimited(module: Any) -> Iterator[None]:
-    """Disable Pillow's own limit on the size of images, which `max_bytes` takes the place of."""
+    """Disable Pillow's own limit on the size of images, which `max_bytes` replaces."""
     limit, module.MAX_IMAGE_PIXELS = module.MAX_IMAGE_PIXELS, None
     try:
         yield
@@ -147,7 +147,7 @@ def _holds_more(image: Any) -> bool:
 
 
 def to_file(array: Array, format_: FileFormat) -> bytes:
-    """Return the contents of the file of an array; raise a `ValueError` if it cannot be such a file."""
+    """Return the contents of the file of an array; raise a `ValueError` if the format cannot hold it."""
     if not format_.suits(array):
         raise ValueError(f"an array of shape {array.shape} and dtype {array.dtype} cannot be a {format_.type} file")
     if format_.type == "file":
@@ -162,7 +162,7 @@ def to_file(array: Array, format_: FileFormat) -> bytes:
     try:
         _save_image(array, format_, buffer)
     except (OSError, ValueError, TypeError, OverflowError, KeyError, SystemError) as error:
-        raise ValueError(f"Pillow cannot write it as {format_.type}: {error}") from error
+        raise ValueError(f"Pillow cannot write a {format_.type} file: {error}") from error
     return buffer.getvalue()
 
 

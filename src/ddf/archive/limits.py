@@ -1,4 +1,4 @@
-"""What an archive may claim: checked before memory or time is spent on it."""
+"""Limits on what an archive may claim, which are checked before memory or time is spent."""
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
@@ -15,23 +15,23 @@ __all__ = [
 from ddf.errors import LimitError
 
 DEFAULT_MAX_BYTES = 1 << 30
-"""The size of one array in bytes, unless the caller passes another limit."""
+"""The default limit on the size of one array in bytes."""
 
 MAX_DIMENSIONS = 32
-"""Older versions of NumPy have no more."""
+"""The largest number of dimensions of an array: older versions of NumPy support no more."""
 
 MAX_ARRAYS = 1 << 24
-"""The number of arrays in an archive."""
+"""The largest number of arrays in an archive."""
 
 MAX_SHARED = 1 << 16
 MAX_SHARED_BYTES = 1 << 26
-"""The number of arrays that share a block, and their size in bytes."""
+"""The largest number of arrays that share a block, and their largest total size in bytes."""
 
 MAX_NAME = 4096
-"""The length of a name in bytes."""
+"""The largest length of a name in bytes."""
 
 MAX_TABLE = 1 << 28
-"""The size of an uncompressed table in bytes."""
+"""The largest size of an uncompressed table in bytes."""
 
 _SLACK, _RATIO = 1 << 22, 512
 
@@ -46,5 +46,5 @@ def check_size(what: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise LimitError(
             f"{what}: {size:,} bytes, but the limit is {max_bytes:,}; pass a larger one (--max-size, in Python "
-            "max_bytes=) if that is what you expect"
+            "max_bytes=) if you expect this size"
         )

@@ -1,11 +1,11 @@
-"""Lists of names, each stored as what differs from the one before: similar names take about a byte."""
+"""Lists of names, each stored as its difference from the previous one, which takes few bytes for similar names."""
 
 __all__ = ["check_name", "names_weight", "pack_names", "unpack_names"]
 
 from ddf.archive.limits import MAX_NAME
 from ddf.archive.varint import read_column, write_column
 
-_WEIGHT = 64  # bytes that a name takes beside its own
+_WEIGHT = 64  # bytes of memory for each name in addition to its text
 
 
 def check_name(name: str) -> None:
@@ -23,15 +23,15 @@ def check_name(name: str) -> None:
 
 
 def names_weight(names: list[str]) -> int:
-    """Return the bytes that names take in memory, roughly."""
+    """Return roughly how many bytes the names take in memory."""
     return sum(len(name.encode()) + _WEIGHT for name in names)
 
 
 def pack_names(names: list[str]) -> bytes:
     """Return the bytes of a list of names.
 
-    For each: the length of the prefix and of the suffix that it shares with the name before, and the length of the
-    rest; then all the rests.
+    For each name: the length of the prefix and of the suffix that it shares with the previous name, and the length of
+    the remainder; then all remainders.
 
     Examples:
         >>> pack_names(["a/01.png", "a/02.png"])
@@ -66,7 +66,7 @@ def unpack_names(data: bytes, position: int, count: int, limit: int) -> tuple[li
         data: The bytes.
         position: Where they begin.
         count: The number of names.
-        limit: The most bytes that they may take in memory.
+        limit: The largest number of bytes that they may take in memory.
     """
     prefixes, position = read_column(data, position, count)
     suffixes, position = read_column(data, position, count)

@@ -1,4 +1,4 @@
-"""Ordered work in threads."""
+"""Call functions in threads, with results in the order of the calls."""
 
 __all__ = ["Pool", "check_counts", "thread_count", "usable_cores"]
 

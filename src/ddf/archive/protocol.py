@@ -1,4 +1,4 @@
-"""What an archive expects of the codec that it stores arrays with."""
+"""What an archive expects of a codec."""
 
 __all__ = ["Array", "Codec", "InvalidCodeError", "check_model"]
 
@@ -36,4 +36,4 @@ class Codec(Protocol):
 def check_model(model: Codec | None) -> None:
     """Refuse what is not a codec."""
     if model is not None and not isinstance(model, Codec):
-        raise TypeError(f"{model!r} is not a codec: pass a model that ddf.load(path) returns, other than a float flow")
+        raise TypeError(f"{model!r} is not a codec: pass a model from ddf.load(path), but not a floating-point one")

@@ -28,12 +28,12 @@ from ddf.lazy import lazy
 class Archive(Mapping[str | int, Array]):
     """A mapping from the names of an archive's arrays to the arrays, which are decoded when they are accessed.
 
-    Arrays are also accessible by their number, and those without a name only by it. Any number of threads and forked
-    processes may read, and an archive can be pickled; it is opened again when it is first used.
+    Arrays are also accessible by number; those without a name, only by number. Any number of threads and forked
+    processes may read at the same time. An archive can be pickled; the copy opens the file when it is first used.
 
     Arguments:
-        path: The file, a URL that `fsspec` opens, the bytes of an archive, or an open file that can seek.
-        model: The codec it was made with; not needed if the archive contains it or was made without one.
+        path: The file, a URL that `fsspec` opens, the bytes of an archive, or an open, seekable file.
+        model: The codec that it was made with; not needed if the archive contains it or was made without one.
         max_bytes: The largest array, or block of arrays, to decode, in bytes. This limits the memory that a damaged or
             hostile archive can use.
         threads: The number of threads that decode in `items` and `values`; None for one per core.
@@ -105,7 +105,7 @@ class Archive(Mapping[str | int, Array]):
 
     @property
     def fingerprint(self) -> bytes:
-        """The fingerprint of the model, 16 zeros if there is none."""
+        """The fingerprint of the model; 16 zero bytes if there is none."""
         return self.contents.header.fingerprint
 
     @property
@@ -288,7 +288,7 @@ def load_embedded(data: bytes, name: str) -> Codec:
 
 
 def decompress(data: bytes, model: Codec | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> Array:
-    """Return the array of an archive that contains one."""
+    """Return the only array of an archive."""
     archive = Archive(data, model, max_bytes)
     if len(archive) != 1:
         raise ValueError(f"this archive contains {len(archive)} arrays, not one; open it as an Archive")

@@ -44,7 +44,7 @@ NO_MODEL = bytes(16)
 """The fingerprint in an archive without a model."""
 
 REQUIRED = 128
-"""The bit of the type of records without which an archive cannot be read."""
+"""The bit in the type of a record that a reader must know to read the archive."""
 
 MODEL, GROUP, INDEX, FORMAT = (REQUIRED | number for number in (1, 2, 3, 4))
 DIGEST = 5
@@ -63,7 +63,7 @@ class Header:
     """The first bytes of an archive.
 
     Arguments:
-        fingerprint: That of the model.
+        fingerprint: The fingerprint of the model.
         embeds_model: Whether the model follows.
     """
 
@@ -105,7 +105,7 @@ class Record(NamedTuple):
         position: Where it begins.
         type: Its type.
         head: The part that its checksum covers.
-        data: Where its data begin: the part that its checksum does not cover.
+        data: Where its data begins: the part that its checksum does not cover.
         after: The position after it.
     """
 
@@ -123,10 +123,10 @@ def pack_record(type_: int, head: bytes, data_size: int = 0) -> bytes:
 
 
 def read_record(read: Callable[[int, int], bytes], position: int, end: int, cut: bool = False) -> Record | None:
-    """Read the record that begins at a position; return None if none does that ends by `end`.
+    """Read the record at a position; return None if no valid record begins there and ends by `end`.
 
     Arguments:
-        read: Returns a number of bytes from a position.
+        read: A function that returns a number of bytes from a position.
         position: The position.
         end: Where records end.
         cut: Whether its data may be cut off.
@@ -157,12 +157,12 @@ def _checksum(data: bytes) -> bytes:
 
 @dataclass
 class Group:
-    """The head of a record of blocks.
+    """The head of the record of a group of blocks.
 
     Arguments:
         table: What the blocks hold.
-        archive: CRC-32 of the table of the first group, which tells the records of an archive from those of another
-            archive that is stored in it.
+        archive: CRC-32 of the table of the first group, which distinguishes the records of an archive from those of
+            another archive stored inside it.
         position: Where the record begins in the file.
         number: How many arrays come before it.
     """
@@ -242,9 +242,9 @@ class Index:
         table = Table.from_bytes(plain[position:], size)
         groups = list(zip(starts.tolist(), pairs[1::2].tolist(), strict=True))
         if sum(count for _, count in groups) != len(table.sizes):
-            raise ValueError("its groups do not hold its blocks")
+            raise ValueError("its groups do not add up to its blocks")
         if table.formats and max(table.formats) > len(formats):
-            raise ValueError("a file has a format that is missing")
+            raise ValueError("an array refers to a missing file format")
         first, end = 0, HEADER_SIZE
         for start, count in groups:
             if start < end:

@@ -36,9 +36,9 @@ from ddf.archive.varint import read_varint
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, WrongModelError
 
 _PIECE = 1 << 20  # bytes that are searched at once
-_TRIED = 4  # places at which a block is looked for
-_COST = 16  # of looking at a record or a block, beside its bytes
-# Reading stops after this many times the size of the archive, and some bytes. Only an attacker's archive reaches that.
+_TRIED = 4  # positions at which a block is looked for
+_COST = 16  # for each record or block, in addition to its bytes
+# Recovery stops after reading this many times the size of the archive, plus some bytes, which only attacks require.
 _EFFORT, _SLACK = 32, 1 << 24
 
 
@@ -76,7 +76,7 @@ class _Section:
 
 
 class Recovery:
-    """Reads what is intact of a damaged archive. Iterating yields arrays, each of which has been checked.
+    """Reads the intact arrays of a damaged archive. Iterating yields arrays that match their checksums.
 
     Arguments:
         path: The file, its bytes, or a URL.
@@ -160,7 +160,7 @@ class Recovery:
     def _records(self) -> Iterator[Record]:
         """Yield the intact records, in order.
 
-        The data of a record are skipped if another record follows them; otherwise they are searched as well.
+        The data of a record is skipped if another record follows it; otherwise it is searched as well.
         """
         size, position = self.source.size, HEADER_SIZE
         while (position := self._next_marker(position)) >= 0:
@@ -180,7 +180,7 @@ class Recovery:
             raise DamagedArchiveError(f"{self.source.name} is too damaged to recover all of it")
 
     def _claimed(self, position: int) -> int:
-        """Return the size of the head that a damaged record claims, which was read to compare its checksum."""
+        """Return the size of the head that a damaged record claims, which was read to compute its checksum."""
         start = self.source.read(position, min(16, self.source.size - position))
         try:
             size, _ = read_varint(start, len(MARKER) + 1)
@@ -189,7 +189,7 @@ class Recovery:
         return size if size < self.source.size - position else 0
 
     def _next_marker(self, position: int) -> int:
-        """Return where the next marker is, −1 if there is none."""
+        """Return the position of the next marker, or −1 if there is none."""
         size = self.source.size
         while position < size:
             start, piece = self._piece
@@ -224,7 +224,7 @@ class Recovery:
         self._formats.setdefault(number, record.head[used:])
 
     def _keep_index(self, record: Record) -> None:
-        """Keep an index if it ends the archive; others belong to archives that are stored in it."""
+        """Keep the last index; earlier ones belong to archives stored inside this one."""
         try:
             index = Index.from_bytes(record.head, self.source.size)
         except ValueError:
@@ -276,7 +276,7 @@ class Recovery:
         return groups
 
     def _identity(self, groups: list[tuple[Record, Group]]) -> int | None:
-        """Return what tells the groups of this archive from those of archives that are stored in it."""
+        """Return the identifier of this archive, which archives stored inside it do not have."""
         in_place = [group.archive for record, group in groups if group.position == record.position]
         if in_place:
             return in_place[0]
@@ -285,7 +285,7 @@ class Recovery:
         return groups[0][1].archive if groups else None
 
     def _stated_index(self) -> int:
-        """Return where the footer states that the index is, −1 if there is no footer."""
+        """Return the position of the index according to the footer, or −1 if there is no footer."""
         size = self.source.size
         footer = self.source.read(size - FOOTER_SIZE, FOOTER_SIZE) if size >= FOOTER_SIZE else b""
         return int.from_bytes(footer[:8], "little") if footer[8:] == END else -1
@@ -296,7 +296,7 @@ class Recovery:
         expected = 0  # the number of the next array
         stated = self._stated_index()
         moved = [self._index_at - stated] if self._index is not None and stated >= 0 else []
-        shifts = [0]  # by how many bytes the blocks before have moved
+        shifts = [0]  # by how many bytes the preceding blocks have moved
         for i, section in enumerate(self._sections):
             later = self._sections[i + 1] if i + 1 < len(self._sections) else None
             if section.number > expected:
@@ -325,7 +325,7 @@ class Recovery:
             place += size
 
     def _block(self, kind: Kind, size: int, count: int, number: int, place: int, shifts: list[int]) -> list[Array]:
-        """Return the arrays of a block, which is at one of several places."""
+        """Return the arrays of a block, which may be at any of several positions."""
         check_size("its block", kind.size * count, self.max_bytes)
         model = self._model() if kind.method == Method.CODEC else None
         first: DdfError | None = None
@@ -358,14 +358,14 @@ class Recovery:
         try:
             return FileFormat.from_bytes(self._formats[number])
         except (KeyError, ValueError):
-            self.lost.append(f"{label}: its file format is damaged; its array was recovered")
+            self.lost.append(f"{label}: the array was recovered, but its file format is damaged")
             return None
 
 
 def recover(
     path: str | PathLike[str] | bytes, model: Codec | None = None, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> Recovery:
-    """Read what is intact of a damaged archive, one array after the other; everything returned has been checked.
+    """Read the intact arrays of a damaged archive, one at a time; all of them match their checksums.
 
     Arguments:
         path: The file, its bytes, or a URL.

@@ -17,10 +17,10 @@ from ddf.errors import DamagedArchiveError
 
 
 class Source(ABC):
-    """Bytes that are read in ranges. Reading has no position that threads or processes could share.
+    """Bytes that are read in ranges. There is no read position for threads or processes to share.
 
     Arguments:
-        name: What it is called in errors.
+        name: Its name in error messages.
     """
 
     ahead = 1 << 12
@@ -66,7 +66,7 @@ class _Memory(Source):
 
 
 class _Descriptor(Source):
-    """A file that the operating system reads at any position, without moving one."""
+    """A file that the operating system reads at any position, without moving a file pointer."""
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name)
@@ -104,7 +104,7 @@ class _File(_Descriptor):
 
 
 class _Object(Source):
-    """An open file, which can only be read where its position is."""
+    """An open file that can only be read at its current position."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(str(getattr(file, "name", "the archive")))
@@ -184,7 +184,7 @@ def open_source(
 
 
 def _regular(file: BinaryIO) -> int | None:
-    """Return the descriptor of an open file if it reads the same bytes as the file, else None."""
+    """Return the descriptor of an open file if reading from it returns the same bytes; otherwise None."""
     if not isinstance(file, io.FileIO | io.BufferedReader | io.BufferedRandom) or not hasattr(os, "pread"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What blocks hold: their kinds, sizes, and the names and file formats of their arrays, in columns.
+"""What blocks hold: their kinds and sizes, and the names and file formats of their arrays, in columns.
 
 Every group of blocks begins with such a table, and the index of an archive is the table of all of them.
 """
@@ -19,7 +19,7 @@ from ddf.archive.varint import read_column, read_varint, write_column, write_var
 from ddf.lazy import lazy
 
 CHECKSUM_SIZE = 4
-"""The bytes of a block beside its payload."""
+"""The bytes of a block before its payload."""
 
 
 @dataclass
@@ -29,8 +29,8 @@ class Table:
     Arguments:
         kinds: The kinds that occur.
         sizes: The size of each block in bytes, with its checksum.
-        kind_of: The number of its kind in `kinds`.
-        counts: The number of arrays in it.
+        kind_of: For each block, the index of its kind in `kinds`.
+        counts: The number of arrays in each block.
         names: The name of each array, "" for those without one; empty if none has one.
         formats: The number of the file format of each array, counted from 1 in the order of their records; 0 for arrays
             that were not files. Empty if no array was one.
@@ -74,7 +74,7 @@ class Table:
         self.formats = _joined(self.formats, mine, other.formats, theirs, 0)
 
     def part(self, first: int, last: int) -> "Table":
-        """Return the table of the blocks from `first` to before `last`, with the kinds that occur in them."""
+        """Return the table of the blocks `first` … `last` − 1, with the kinds that occur in them."""
         counts = self.counts[first:last]
         begin = int(self.firsts[first]) if first < len(self.counts) else self.arrays
         end = begin + sum(counts)
@@ -89,14 +89,14 @@ class Table:
         )
 
     def blocks(self) -> Iterator[tuple[Kind, int, int, int]]:
-        """Yield the kind, the size, the number of arrays and the number of arrays before of each block."""
+        """Yield the kind of each block, its size, its number of arrays, and the number of arrays before it."""
         number = 0
         for kind, size, count in zip(self.kind_of, self.sizes, self.counts, strict=True):
             yield self.kinds[kind], size, count, number
             number += count
 
     def name(self, number: int) -> str:
-        """Return the name of an array, "" if it has none."""
+        """Return the name of an array, or "" if it has none."""
         return self.names[number] if self.names else ""
 
     # ---- Bytes
@@ -135,7 +135,7 @@ class Table:
         sizes, position = read_column(data, position, blocks)
         which, position = read_column(data, position, blocks) if count > 1 else (np.zeros(blocks, np.int64), position)
         if blocks and (not count or which.max() >= count or sizes.max() >= 1 << 60):
-            raise ValueError("a block has a kind or a size that cannot be")
+            raise ValueError("a block has an invalid kind or size")
         is_shared = np.array([kind.shared for kind in kinds], np.bool_)[which] if blocks else np.zeros(0, np.bool_)
         counts = np.ones(blocks, np.int64)
         counts[is_shared], position = read_column(data, position, int(is_shared.sum()))
@@ -150,15 +150,15 @@ class Table:
         filed, position = _flag(data, position)
         formats, position = read_column(data, position, arrays if filed else 0)
         if blocks and len(formats) and formats.max() > size:
-            raise ValueError("a file has a format that is missing")
+            raise ValueError("an array refers to a missing file format")
         if position != len(data):
-            raise ValueError(f"a table has {len(data) - position} bytes too many")
+            raise ValueError(f"a table has {len(data) - position} superfluous bytes")
         sizes += CHECKSUM_SIZE
         return cls(kinds, sizes.tolist(), which.tolist(), counts.tolist(), names, formats.tolist(), len(data))
 
 
 def squeeze(data: bytes) -> bytes:
-    """Compress a table if that makes it smaller; the first byte tells."""
+    """Compress a table if that makes it smaller; the first byte tells whether it is compressed."""
     small = zlib.compress(data, 9)
     return b"\1" + small if len(small) < len(data) else b"\0" + data
 
@@ -193,7 +193,7 @@ def _largest(kinds: list[Kind], which: Array, counts: Array) -> Iterator[tuple[K
 
 
 def _joined(one: list, mine: int, two: list, theirs: int, nothing: object) -> list:  # type: ignore[type-arg]
-    """Join two lists of which either may be empty for: nothing everywhere."""
+    """Join two lists; an empty one stands for one that contains only `nothing`."""
     if not one and not two:
         return []
     one = one or [nothing] * mine

@@ -1,4 +1,4 @@
-"""Integers in as few bytes as they need, seven bits in each, the lowest first."""
+"""Integers in as few bytes as possible, with seven bits per byte, lowest bits first."""
 
 __all__ = ["read_column", "read_varint", "write_column", "write_varint"]
 

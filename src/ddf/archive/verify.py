@@ -40,11 +40,11 @@ def verify(
     threads: int | None = None,
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> list[str]:
-    """Check an archive completely, and return what is damaged; nothing if it is intact.
+    """Check an archive completely and return what is damaged: an empty list if it is intact.
 
     Arguments:
         path: The file, or its bytes.
-        model: The codec it was made with, if the archive does not contain it.
+        model: The codec that it was made with, if the archive does not contain it.
         threads: The number of threads that decode; None for one per core.
         max_bytes: The largest array to decode, in bytes.
 
@@ -63,7 +63,7 @@ def verify(
 
 
 def check_archive(archive: Archive) -> Iterator[tuple[int, str]]:
-    """Check an archive; yield the number of arrays that were checked since the last time, and what is damaged."""
+    """Check an archive; yield the number of arrays checked since the last yield, and what is damaged."""
     yield from ((0, problem) for problem in _records(archive))
     yield from _blocks(archive)
     yield from ((0, problem) for problem in _files(archive))
@@ -73,7 +73,7 @@ def check_archive(archive: Archive) -> Iterator[tuple[int, str]]:
 
 
 def _records(archive: Archive) -> Iterator[str]:
-    """Check that the records are those that the index describes, one after the other, and nothing else."""
+    """Check that the archive consists of exactly the records that the index describes."""
     contents = archive.contents
     index, source = contents.index, contents.source
     position, end = HEADER_SIZE, source.size - FOOTER_SIZE
@@ -102,7 +102,7 @@ def _records(archive: Archive) -> Iterator[str]:
         elif record.type == FORMAT:
             formats += 1
             if [record.head] != [write_varint(formats) + data for data in index.formats[formats - 1 : formats]]:
-                yield f"the record at byte {position} is damaged: its file format is not that of the index"
+                yield f"the record at byte {position} is damaged: its file format differs from that in the index"
         elif record.type == MODEL:
             if position != HEADER_SIZE or not archive.embeds_model:
                 yield f"the record at byte {position} is damaged: a model is out of place"
@@ -116,7 +116,7 @@ def _records(archive: Archive) -> Iterator[str]:
 
 
 def _record_before(archive: Archive, data: int) -> int:
-    """Return where the record of a group begins whose data begin at `data`; −1 if it is damaged."""
+    """Return the position of the group's record whose data begins at `data`, or −1 if it is damaged."""
     source = archive.contents.source
     for position in range(data - 15, max(HEADER_SIZE, data - (1 << 20)) - 1, -1):
         record = read_record(source.read, position, source.size)
@@ -137,7 +137,7 @@ def _group(archive: Archive, record: Record, number: int, first: int, arrays: in
         return str(error)
     expected = Group(index.table.part(first, first + count), index.archive, record.position, arrays)
     if group != expected or record.data != start or record.after != start + sum(group.table.sizes):
-        return "it is not what the index lists"
+        return "it does not match the index"
     return ""
 
 

@@ -46,13 +46,13 @@ from ddf.archive.varint import write_varint
 from ddf.errors import LimitError, WrongModelError
 from ddf.files import PartFile, exclusive
 
-_LEAST, _MOST, _SHARE = 256, 4096, 16  # arrays in a group: at least, at most, and that part of all arrays so far
-_MOST_BYTES = 1 << 22  # of the blocks of a group, which wait in memory
+_LEAST, _MOST, _SHARE = 256, 4096, 16  # arrays in a group: at least, at most, and all arrays so far divided by
+_MOST_BYTES = 1 << 22  # of the blocks of a group, which are kept in memory until it is written
 _PIECE = 1 << 20
 
 
 class ArchiveWriter:
-    """Writes an archive. The file appears under its name when the writer is closed, and not before.
+    """Writes an archive. The file appears under its name only when the writer is closed.
 
     Arguments:
         path: The file, or an open file to write to.
@@ -64,7 +64,7 @@ class ArchiveWriter:
         append: Whether to add to an existing archive. It is replaced when the writer is closed; until then, other
             writers that append to it wait.
         overwrite: Whether to replace an existing file.
-        threads: The number of threads that encode; None for one per core. The bytes of the archive do not depend on it.
+        threads: The number of threads that encode; None for one per core. It does not affect the archive.
         sha256: Whether to store the SHA-256 of the archive, for `ddf verify`.
         max_bytes: The largest array to accept, in bytes; readers need the same limit.
 
@@ -97,7 +97,7 @@ class ArchiveWriter:
             raise ValueError("append=True adds to a file and overwrite=True replaces it: pass one of them")
         is_path = isinstance(path, str | PathLike)
         if append and not is_path:
-            raise ValueError("append=True needs the path of an archive")
+            raise ValueError("append=True requires the path of an archive")
         if not is_path and not hasattr(path, "write"):
             raise TypeError(f"an archive is written to a path or an open file, not to {path!r}")
         self.model = model
@@ -110,9 +110,9 @@ class ArchiveWriter:
         self._index = Index()
         self._format_numbers: dict[FileFormat, int] = {}
         self._names: set[str] = set()
-        self._waiting: list[Array] = []  # to be encoded in one block
+        self._waiting: list[Array] = []  # arrays to be encoded in one block
         self._waiting_kind: Kind | None = None
-        self._labels: list[tuple[str, FileFormat | None]] = []  # of the arrays that are not in the group yet
+        self._labels: list[tuple[str, FileFormat | None]] = []  # of the arrays that have not been written yet
         self._group: list[Block] = []
         self._group_bytes = 0
         self._last_group = 0  # where the last group begins
@@ -137,7 +137,7 @@ class ArchiveWriter:
     def _open(self, path: Path, append: bool, overwrite: bool, embed_model: bool) -> None:
         path = path.resolve()
         if append:
-            if path.parent.is_dir():  # otherwise the part file tells
+            if path.parent.is_dir():  # otherwise, PartFile raises the error
                 self._stack.enter_context(exclusive(path))
             append = path.exists()
         elif path.exists() and path.is_file() and not overwrite:
@@ -149,7 +149,7 @@ class ArchiveWriter:
 
     def _begin(self, embed_model: bool) -> None:
         if embed_model and self.model is None:
-            raise ValueError("embed_model=True needs a model to embed")
+            raise ValueError("embed_model=True requires a model to embed")
         self._put(Header(NO_MODEL if self.model is None else self.model.fingerprint, embed_model).to_bytes())
         if embed_model:
             assert self.model is not None
@@ -287,7 +287,7 @@ class ArchiveWriter:
     # ---- Closing
 
     def close(self) -> None:
-        """Write the remaining arrays and the index, and move the archive to its place."""
+        """Write the remaining arrays and the index, and move the archive into place."""
         if self._closed:
             return
         try:
@@ -306,7 +306,7 @@ class ArchiveWriter:
         self._stack.close()
 
     def _end(self) -> None:
-        """Write the index, unless a single block makes it superfluous, the SHA-256 if wanted, and the footer."""
+        """Write the index unless a single block makes it superfluous, the SHA-256 if requested, and the footer."""
         index, start = self._index, self._position
         if len(index.table.sizes) == 1 and not index.formats:
             start = self._last_group
@@ -319,7 +319,7 @@ class ArchiveWriter:
             raise LimitError("the names of the arrays are too long: use shorter names, or several archives")
 
     def abandon(self) -> None:
-        """Discard the archive: no file appears in its place."""
+        """Discard the archive: no file is created or replaced."""
         self._closed = True
         self._pool.close()
         if self._part is not None:

@@ -80,7 +80,7 @@ def _add_decompress(commands: Commands) -> None:
         commands,
         "decompress",
         "decompress an archive into files",
-        "Write all files of an archive, with the same pixels, palettes and names.",
+        "Write all files of an archive, with their original pixels, palettes and names.",
         "ddf decompress masks.ddf -o masks",
     )
     parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
@@ -222,7 +222,7 @@ def _add_recover(commands: Commands) -> None:
         commands,
         "recover",
         "recover files from a damaged archive",
-        "Write the intact files of a damaged archive. The exit code is 1 if any file was lost.",
+        "Write the intact files of a damaged archive. The exit code is 1 if any file is lost.",
         "ddf recover damaged.ddf -o saved",
     )
     parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")

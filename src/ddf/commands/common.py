@@ -87,7 +87,7 @@ def add_max_size(parser: argparse.ArgumentParser) -> None:
         type=byte_size,
         default=1 << 30,
         metavar="SIZE",
-        help="largest map, uncompressed, in bytes or as 500M or 4G (default: 1G)",
+        help="largest uncompressed map, in bytes or with a unit, such as 500M or 4G (default: 1G)",
     )
 
 
@@ -133,7 +133,7 @@ def files(count: int) -> str:
 
 
 def shortened(names: list[str], what: str) -> list[str]:
-    """Return a line with the first names of a list; no line for none."""
+    """Return a line with the first names of a list, or no line if the list is empty."""
     if not names:
         return []
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

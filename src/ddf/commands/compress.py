@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
         "compress",
         "compress files and folders into one archive",
         "Compress files and folders of label maps (PNG, TIFF, npy) into one archive, with palettes and file names.\n"
-        "Other files are stored byte for byte. The exit code is 1 if a file could not be read as what it seems to be.",
+        "Other files are stored byte for byte. The exit code is 1 if any file is unreadable or damaged.",
         "ddf compress masks -o masks.ddf",
         "ddf compress masks -o masks.ddf --model run/model.safetensors --embed",
         "ddf compress more -o masks.ddf --append --model run/model.safetensors",
@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
         type=positive,
         default=1,
         metavar="N",
-        help="equally sized maps to code together; more is smaller, but slower to extract from (default: 1)",
+        help="maps of equal size to code together; more make the archive smaller but slow down extraction (default: 1)",
     )
     add_threads(parser)
     add_max_size(parser)
@@ -120,7 +120,7 @@ def _compress(options: argparse.Namespace) -> int:
         },
         f"{target}: {files(writer.files)}, {thousands(writer.bytes)} bytes in {thousands(size)} "
         f"({writer.bytes / max(1, size):.1f} : 1), {seconds:.1f} s",
-        *([f"{other} of {writer.maps} maps were stored by a general-purpose compressor"] if other > 0 else []),
+        *([f"{other} of {writer.maps} maps were stored with a general-purpose compressor"] if other > 0 else []),
         *shortened(
             left_out, "skipped (hidden files, empty folders, broken links, links to folders or out of a folder)"
         ),

@@ -153,14 +153,14 @@ class Columns:
 
 
 def classes_from_plain(plain: Any) -> Classes | Columns:
-    """Undoes `to_plain`; refuses what is not classes."""
+    """Convert what `to_plain` returned to classes; refuse anything else."""
     if not isinstance(plain, dict):
         raise ValueError(f"classes are an object, but these are {plain!r}")
     if "columns" in plain:
         names, values = _listed(plain, "columns", str), plain["values"]
         columns = tuple(_listed({"values": column}, "values", str) for column in values)
         if not isinstance(values, list) or len(names) != len(columns) or not all(columns):
-            raise ValueError(f"{len(names)} columns with the classes {values!r}: each needs a list of one at least")
+            raise ValueError(f"{len(names)} columns with the classes {values!r}: each needs a list of at least one")
         return Columns(names, columns)
     colors = tuple(_listed({"colors": color}, "colors", int) for color in _listed(plain, "colors", list))
     if any(len(color) != 3 or not 0 <= min(color) <= max(color) <= 255 for color in colors):
@@ -169,7 +169,7 @@ def classes_from_plain(plain: Any) -> Classes | Columns:
 
 
 def _listed(plain: dict[str, Any], name: str, kind: type) -> tuple[Any, ...]:
-    """The items of a list of plain data, all of a type."""
+    """Return the items of a list in plain data, all of which must be of one type."""
     found = plain[name]
     if not isinstance(found, list) or any(type(item) is not kind for item in found) or len(found) > MOST_CLASSES:
         raise ValueError(f"the {name} of classes are a list of at most {MOST_CLASSES} {kind.__name__}, not {found!r}")

@@ -162,7 +162,7 @@ class Decoder:
         self._coder = constriction.stream.queue.RangeDecoder(np.frombuffer(padded, dtype=">u4").astype(np.uint32))
 
     def take(self, prediction: Prediction) -> Array:
-        """Return the next symbols. Those of a damaged code are arbitrary; a checksum must tell."""
+        """Return the next symbols. Those of a damaged code are arbitrary; only a checksum detects that."""
         symbols = np.zeros(len(prediction), dtype=np.int32)
         if prediction.table.shape[1] == 1:
             return symbols
@@ -173,7 +173,7 @@ class Decoder:
             arguments = parameters or (which.stop - which.start,)
             try:
                 chosen[which] = self._coder.decode(model, *arguments)
-            except AssertionError as error:  # what constriction raises if it notices
+            except AssertionError as error:  # which constriction raises if it detects the damage
                 raise InvalidCodeError(str(error)) from error
         symbols[order] = chosen
         return symbols

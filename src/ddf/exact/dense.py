@@ -1,4 +1,4 @@
-"""Predictions of an exact `DenseNet`, in integers from one end to the other."""
+"""Predictions of an exact `DenseNet`, in integers from end to end."""
 
 __all__ = ["DensePredictor"]
 

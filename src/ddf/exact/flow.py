@@ -40,13 +40,13 @@ _MOST_CLASSES = 1 << 15  # symbols are signed integers of 16 bits
 
 
 class IntegerFlow:
-    """A trained flow whose every decision and every frequency is integer arithmetic: a lossless codec.
+    """A trained flow that computes every decision and every frequency in integer arithmetic: a lossless codec.
 
-    It encodes arrays (…, *shape) whose trailing sizes fit the flow's shape and are divided by its squeezes, and whose
+    It encodes arrays (…, *shape) whose trailing sizes fit the flow's shape and are divisible by its squeezes, and whose
     values are among its classes; for a flow of one channel, also arrays (…, height, width).
 
     Arguments:
-        flow: A flow whose nets are exact (see `quantize_net`). The integer flow takes it over.
+        flow: A flow whose nets are exact (see `quantize_net`). The integer flow takes ownership of it.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -59,7 +59,7 @@ class IntegerFlow:
         self.shape = flow.shape
         self.num_classes = flow.num_classes
         if self.num_classes > _MOST_CLASSES:
-            raise ModelError(f"{self.num_classes} classes have no integer form: {_MOST_CLASSES} are supported")
+            raise ModelError(f"{self.num_classes} classes have no integer form: at most {_MOST_CLASSES} are supported")
         if flow.classes is not None and not isinstance(flow.classes, Classes):
             raise ModelError("a flow of tables has no integer form: each of their columns has its own classes")
         self.classes: Classes = flow.classes or Classes.plain(self.num_classes)
@@ -109,7 +109,7 @@ class IntegerFlow:
 
         Arguments:
             data: The bytes.
-            name: What to call them in errors.
+            name: Their name in error messages.
         """
         arrays, header = arrays_from_bytes(data, name)
         if header.get("kind") != "integer":
@@ -129,7 +129,7 @@ class IntegerFlow:
             for key, affine in _affines(flow.layer_list()).items():
                 affine.to_empty(device="cpu")
                 affine.fix(*(torch.from_numpy(arrays[f"{key}.{part}"]).double() for part in _PARTS))
-            # In doubles, in which the integers come back as they are.
+            # In double precision, from which the same integers are restored.
             base = torch.from_numpy(arrays["base"]).double() * (log(2) / PER_BIT)
             flow.base.logits = nn.Parameter(base, requires_grad=False)
             flow.classes = classes_from_plain(header["classes"])
@@ -163,7 +163,7 @@ class IntegerFlow:
         return _affines(self.layers)
 
     def to(self, device: torch.device | str) -> "IntegerFlow":
-        """Move the nets to a device and test them there; where they are inexact, use something slower."""
+        """Move the nets to a device and test them there; if they are inexact, use slower arithmetic."""
         self._move(torch.device(device))
         slower: list[tuple[str, Callable[[ExactAffine], Any]]] = [
             ("multiply bytes exactly: floating point is used", ExactAffine.use_no_bytes),
@@ -282,8 +282,7 @@ class IntegerFlow:
             x: Symbols (batch, *shape).
 
         Returns:
-            What is to be coded, in the order in which it is decoded: symbols (batch, count), and a prediction for each
-            sample.
+            What to code, in the order in which it is decoded: symbols (batch, count), and a prediction for each sample.
         """
         symbols = torch.from_numpy(np.ascontiguousarray(x)).to(self.device, torch.int16)
         found: list[tuple[Array, list[Prediction]]] = []
@@ -298,7 +297,7 @@ class IntegerFlow:
 
     @torch.no_grad()
     def carry(self, layer: Layer, symbols: Tensor) -> Tensor:
-        """Return what a layer leaves to the next of symbols (batch, *shape), int16."""
+        """Return the symbols that a layer passes to the next one, given symbols (batch, *shape), int16."""
         if not isinstance(layer, DenoisingCoupling):
             return layer.carry(symbols)
         given, target = layer.given_and_target(symbols)

@@ -1,4 +1,4 @@
-"""From integer logits to integer frequencies, with integer arithmetic alone."""
+"""Convert integer logits to integer frequencies, in integer arithmetic only."""
 
 __all__ = ["PER_BIT", "PRECISION", "frequencies"]
 
@@ -17,7 +17,7 @@ _POWERS = tuple(round(2.0 ** (_TOP - i / PER_BIT)) for i in range(PER_BIT))
 
 
 def frequencies(logits: Tensor) -> Tensor:
-    """The frequency of every class, 1 at least, 2^16 in all.
+    """Return the frequency of every class: at least 1 each, and 2^16 in total.
 
     The weight of a class that is d/256 bits behind the likeliest one is 2^23 · 2^(−d/256), cut to an integer. Of the
     2^16, every class gets 1 and its share of the rest, rounded down; what is left over goes to the likeliest class (the

@@ -23,12 +23,12 @@ ACTIVATION_BITS = 7
 """Activations are multiples of 1/128 from 0 to 127/128."""
 
 ONE = 0.5
-"""What the 1 of a one-hot vector becomes where activations are expected."""
+"""The value that represents 1 in a one-hot vector where activations are expected."""
 
 _LOGIT_BITS = PER_BIT.bit_length() - 1
 _STEPS = 1 << ACTIVATION_BITS
 _WEIGHT = 127  # the largest integer weight, so that it fits 8 bits
-_WIDE_WEIGHT = (1 << 13) - 1  # the same for weights of one-hot vectors, of which few add up
+_WIDE_WEIGHT = (1 << 13) - 1  # the same for weights of one-hot vectors, few of which are summed
 _LEAST_SHIFT, _MOST_SHIFT = 0, 20
 
 
@@ -37,7 +37,7 @@ class InexactNetError(ValueError):
 
 
 class _Integers(NamedTuple):
-    """What integers are computed with, on the device where it is."""
+    """The integers in the layout that their device computes with."""
 
     taps: Tensor  # weights (kernel · out, in), in floating point
     offset: Tensor  # (out,), what is added to sums that are scaled
@@ -48,7 +48,7 @@ class _Bytes(NamedTuple):
     """The same for products of bytes, whose sums are 32-bit integers."""
 
     kernel: Tensor
-    outs: int  # how many products there are for each row of inputs
+    outs: int  # the number of products for each row of inputs
     offset: Tensor  # (out,), what is added to sums
     up: Tensor | None  # (out,), by how many bits they are then moved, if any are
     down: Tensor
@@ -79,7 +79,7 @@ class ExactAffine(nn.Module):
         self.reads_out = reads_out
         self.terms = terms
         self.limit = _WEIGHT if terms is None else _WIDE_WEIGHT
-        shift = self.bias.detach()  # on the meta device, where nothing is computed
+        shift = self.bias.detach()  # a placeholder on the meta device, where nothing is computed
         if not self.weight.is_meta:
             largest = self.weight.detach().abs().flatten(1).amax(dim=1).clamp(min=2.0**-30)
             shift = (self.limit / largest).log2().floor().clamp(_LEAST_SHIFT, _MOST_SHIFT)
@@ -139,14 +139,14 @@ class ExactAffine(nn.Module):
         low, high = self.shift.aminmax()
         if low < _LEAST_SHIFT or high > _MOST_SHIFT:
             raise InexactNetError(
-                f"shifts of {int(low)} … {int(high)} are out of range: they are {_LEAST_SHIFT} … {_MOST_SHIFT}"
+                f"shifts of {int(low)} … {int(high)} are out of range ({_LEAST_SHIFT} … {_MOST_SHIFT})"
             )
         bias = self._wide_integers()[1].abs().max()
         logits = (self._largest() * 2.0 ** -self._down().double()).max() if self.reads_out else 0
         if max(bias, logits) >= (1 << 31) - 1:
             raise InexactNetError(
                 f"biases of up to {int(bias)} and logits of up to {int(logits)} do not fit 32 bits: "
-                "the net has to be trained with smaller weights"
+                "train the net with smaller weights"
             )
 
     @torch.no_grad()
@@ -169,7 +169,7 @@ class ExactAffine(nn.Module):
         self._bound = self.bound()
         if self._bound >= 1 << 53:
             raise InexactNetError(
-                f"sums of up to {self._bound} do not fit into a double: the net has to be trained with smaller weights"
+                f"sums of up to {self._bound} do not fit into a double: train the net with smaller weights"
             )
         self._sums = torch.float64 if self._bound >= 1 << 24 else torch.float32
         # The products of a convolution may be narrower than what adds them up.
@@ -220,7 +220,7 @@ class ExactAffine(nn.Module):
         most = 2**self.input_bits - (self.input_bits > 0)
         probes = torch.randint(most + 1, (3, weight.shape[1], *spatial), generator=generator)
         probes[0] = most
-        if self.terms is not None:  # no more of them than there can be
+        if self.terms is not None:  # no more nonzero inputs than one-hot vectors have
             probes[:, torch.randperm(weight.shape[1], generator=generator)[self.terms :]] = 0
         got = self(probes.to(self.weight.device) / 2**self.input_bits)
         if weight.ndim == 2:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _UNIT = 16  # sizes of matrices of bytes are multiples of this
-_LEAST_ROWS = 17  # and fewer rows there are not on a GPU
+_LEAST_ROWS = 17  # GPUs do not support fewer rows
 
 
 def byte_kernel(weight: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def byte_product(x: Tensor, kernel: Tensor, outs: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def bytes_are_exact(device: torch.device) -> bool:
-    """Whether a device has fast products of bytes, and they are what they should be.
+    """Return whether a device has fast products of bytes that are correct.
 
     Without instructions of their own for them, CPUs add pairs of products in 16 bits, where they do not fit.
     """
@@ -49,7 +49,7 @@ def bytes_are_exact(device: torch.device) -> bool:
     for rows, ins, outs in ((3, 8, 8), (40, 64, 48), (65, 520, 576), (1, 1040, 16)):
         x = torch.randint(128, (rows, ins), generator=generator)
         weight = torch.randint(-127, 128, (outs, ins), generator=generator)
-        x[0] = 127  # the largest sums that there are
+        x[0] = 127  # the largest possible sums
         weight[0], weight[1] = 127, -127
         try:
             got = byte_product(x.to(device, torch.int8), byte_kernel(weight.to(device)), outs)
@@ -61,7 +61,7 @@ def bytes_are_exact(device: torch.device) -> bool:
 
 
 def _has_bytes(device: torch.device) -> bool:
-    """Whether products of bytes are known to be faster than others: on GPUs, and on CPUs with instructions for them."""
+    """Return whether products of bytes are known to be faster: on GPUs, and on CPUs with instructions for them."""
     if not hasattr(torch, "_int_mm"):
         return False
     known = getattr(torch.cpu, "_is_vnni_supported", None)

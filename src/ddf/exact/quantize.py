@@ -27,7 +27,7 @@ def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
     """
     layers = [module for module in net.modules() if isinstance(module, Affine)]
     peaks = [peak.cpu() / _PEAK for peak in _peaks(net, layers[:-1], given)]
-    # The real value of an input, or an output, divided by its value here.
+    # The real value of an input or output, divided by its value in the exact net.
     incoming, outgoing = [torch.ones(1), *peaks], [*peaks, torch.full((1,), 1 / _BITS)]
     if isinstance(net, DenseNet):
         planes = torch.full((net.in_planes,), 1 / ONE)
@@ -46,7 +46,7 @@ def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
 
 
 def outline_net(net: Net) -> Net:
-    """Make the layers of a net on PyTorch's meta device exact, for integers that are set later."""
+    """Make the layers of a net on PyTorch's meta device exact, with integers that are set later."""
 
     def convert(layer: Affine, *arguments: Any) -> ExactAffine:
         assert layer.bias is not None

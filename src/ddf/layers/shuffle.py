@@ -48,10 +48,10 @@ class Shuffle(Rearrangement):
         self.check()
 
     def check(self) -> None:
-        """Refuses an order that is no permutation of the channels: given so, or loaded from a foreign file."""
+        """Refuse an order that is not a permutation of the channels, whether it was passed or loaded from a file."""
         order = self.order.tolist()
         if sorted(order) != list(range(self.channels)):
-            raise ValueError(f"Shuffle: {order} is no permutation of {self.channels} channels")
+            raise ValueError(f"Shuffle: {order} is not a permutation of {self.channels} channels")
 
     def output_shape(self, shape: Shape) -> Shape:
         if not shape or shape[0] != self.channels:
