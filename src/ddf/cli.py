@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from ddf.commands import archives, compress, demo, evaluate, explain, inspect, interruption, reproduce, sample, train
 from ddf.commands.common import UsageError, formatted, printable
@@ -26,13 +27,20 @@ examples:
 Run `ddf COMMAND --help` for details. Enable completion in bash with eval "$(ddf completion bash)" (or zsh)."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors do not print control characters."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ddf", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"ddf {_version()}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (demo, train, evaluate, sample, compress, archives, inspect, explain, reproduce):
         module.add(commands)
     completion = formatted(

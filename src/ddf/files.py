@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 _PREFIX, _SUFFIX = ".ddf-", ".part"
 _swept: set[Path] = set()  # folders from which stale part files were removed
@@ -28,6 +28,7 @@ class PartFile:
     def __init__(self, path: str | os.PathLike[str], overwrite: bool = True) -> None:
         self.path = Path(path).resolve()
         self.overwrite = overwrite
+        self._process = os.getpid()
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"cannot write {self.path}: the folder {self.path.parent} does not exist")
         self._check()
@@ -53,15 +54,16 @@ class PartFile:
 
     def write(self, data: bytes) -> None:
         """Write to the file; an error names `path`."""
+        view = memoryview(data)
         try:
-            self.file.write(data)
+            while view:
+                view = view[self.file.write(view) :]
         except OSError as error:
             raise type(error)(error.errno, f"cannot write {self.path}: {error.strerror}") from error
 
     def commit(self) -> None:
         """Move the file into place."""
         try:
-            self.file.flush()
             os.fsync(self.file.fileno())
         except OSError as error:
             raise type(error)(error.errno, f"cannot write {self.path}: {error.strerror}") from error
@@ -74,11 +76,11 @@ class PartFile:
         self.file.close()
 
     def discard(self) -> None:
-        """Delete the file. Does nothing after `commit`."""
-        if not self.file.closed:
+        """Delete the file, unless it was committed, or this process was forked from the one that writes it."""
+        if not self.file.closed and os.getpid() == self._process:
             with suppress(OSError):
                 self.part.unlink()
-        with suppress(OSError):  # unwritten data is discarded anyway
+        with suppress(OSError):
             self.file.close()
 
 
@@ -125,12 +127,12 @@ def exclusive(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _create(folder: Path) -> tuple[Path, BinaryIO]:
+def _create(folder: Path) -> tuple[Path, Any]:
     """Create a part file that is locked while its process lives."""
     while True:
         part = folder / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        file = os.fdopen(handle, "w+b")
+        file = os.fdopen(handle, "w+b", buffering=0)  # a forked process would write what a buffer holds again
         if _lock(handle, unsupported=True) and os.fstat(handle).st_nlink:
             return part, file
         file.close()  # another process deleted it as stale before it was locked

@@ -2,6 +2,7 @@
 
 import io
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from ddf.archive import (
 )
 from ddf.archive.blocks import Method
 from ddf.archive.folder import OutputFolder
+from ddf.archive.images import _with_palette
 from ddf.archive.records import INDEX, pack_footer, pack_record
 
 
@@ -221,13 +223,16 @@ def test_a_name_that_is_not_utf8_is_stored_escaped(tmp_path: Path) -> None:
 
 def test_a_file_above_the_limit_is_not_archived(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "large.bin").write_bytes(bytes(90_000))
     Image.fromarray(np.zeros((300, 300), np.uint8)).save(tmp_path / "in" / "large.png")
     Image.fromarray(np.zeros((100, 100), np.uint8)).save(tmp_path / "in" / "small.png")
     data, files = archive_of(tmp_path / "in", max_bytes=50_000)
-    assert list(Archive(data)) == ["small.png"]
-    ((name, why),) = files.problems
-    assert name == "large.png"
-    assert "90,000 bytes, but the limit is 50,000" in why
+    assert list(Archive(data)) == ["large.png", "small.png"]
+    (one, refused), (two, kept) = files.problems
+    assert (one, two) == ("large.bin", "large.png")
+    assert refused.startswith("not archived: ")
+    assert kept.startswith("archived byte for byte: ")
+    assert all("90,000 bytes, but the limit is 50,000" in why for why in (refused, kept))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -353,3 +358,93 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="is not a regular file and is never replaced"):
         folder.write("pipe", b"x")
     assert (tmp_path / "pipe").is_fifo()
+
+
+# ---- What users have tried -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colors", [1, 2, 4, 5, 16, 17, 256])
+def test_pixels_beyond_the_palette_come_back(tmp_path: Path, colors: int) -> None:
+    """Such as 255 for void in an image with 5 colors: Pillow would write it with too few bits."""
+    (tmp_path / "in").mkdir()
+    pixels = np.array([[0, 0, 1], [255, 7, 3]], np.uint8)
+    image = Image.frombytes("P", (3, 2), pixels.tobytes())
+    image.putpalette(bytes(i // 3 for i in range(768)), "RGB")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    (tmp_path / "in" / "a.png").write_bytes(_with_palette(buffer.getvalue(), bytes(range(1, 256))[: 3 * colors]))
+    data, _ = archive_of(tmp_path / "in")
+    assert verify(data) == []
+    list(FileReader(Archive(data)).write_all(tmp_path / "out"))
+    with Image.open(tmp_path / "in" / "a.png") as one, Image.open(tmp_path / "out" / "a.png") as two:
+        assert np.array_equal(np.asarray(two), pixels)
+        assert np.array_equal(np.asarray(one.convert("RGBA")), np.asarray(two.convert("RGBA")))
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+def test_png_files_that_hold_more_or_are_damaged(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(mask(3)).save(buffer, "PNG")
+    data = buffer.getvalue()
+    end = data[-12:]
+    contents = {
+        "plain.png": data,
+        "time.png": data[:-12] + chunk(b"tIME", bytes(7)) + end,
+        "private.png": data[:-12] + chunk(b"ddFx", b"mine") + end,
+        "trailing.png": data + b"more",
+        "checksum.png": data[:-20] + bytes([data[-20] ^ 1]) + data[-19:],
+        "endless.png": data[:-12],
+        "claim.png": data[:16] + (60_000).to_bytes(4, "big") * 2 + data[24:29] + zlib.crc32(
+            b"IHDR" + (60_000).to_bytes(4, "big") * 2 + data[24:29]
+        ).to_bytes(4, "big") + data[33:],
+    }  # fmt: skip
+    (tmp_path / "in").mkdir()
+    for name, content in contents.items():
+        (tmp_path / "in" / name).write_bytes(content)
+    archive, files = archive_of(tmp_path / "in")
+    assert files.stripped == ["private.png", "time.png", "trailing.png"]
+    assert [name for name, _ in files.problems] == ["checksum.png", "claim.png", "endless.png"]
+    list(FileReader(Archive(archive)).write_all(tmp_path / "out"))
+    for name in ("checksum.png", "claim.png", "endless.png"):
+        assert (tmp_path / "out" / name).read_bytes() == contents[name]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_in_circles_and_closed_folders_do_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "self").symlink_to("self")
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "fine.txt").write_text("x")
+    scan = os.scandir
+
+    def refuse(path: Path) -> object:
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = files_in([tmp_path])
+    assert [name for name, _ in found.files] == ["fine.txt"]
+    assert found.left_out == [tmp_path / "self"]
+    assert found.problems == [("closed", "not archived: Permission denied")]
+
+
+def test_arrays_without_a_name_get_names_that_are_free(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with ArchiveWriter(buffer, None) as archive:
+        for i, name in enumerate(["", "", "000001", "a", "a.npy"]):
+            archive.add(np.full(2, i), name)
+    reader = FileReader(Archive(buffer.getvalue()))
+    assert list(reader.names) == ["000000", "000001_", "000001", "a", "a.npy"]
+    assert [reader.key(name) for name in reader.names] == list(range(5))
+    assert verify(buffer.getvalue()) == []
+    written = [path.name for path in reader.write_all(tmp_path)]
+    assert written == ["000000.npy", "000001_.npy", "000001.npy", "a_.npy", "a.npy"]
+    assert [np.load(tmp_path / name)[0] for name in written] == list(range(5))
+
+
+def test_names_too_long_for_file_systems_are_found_by_verify() -> None:
+    data = archive_with(**{"x" * 300: None})
+    assert "at most 255 bytes between slashes" in verify(data)[0]

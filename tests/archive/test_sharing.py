@@ -135,6 +135,57 @@ def test_embedded_models_are_loaded_by_every_thread(tmp_path: Path, flow: Intege
         assert all(np.array_equal(*pair) for pair in zip(pool.map(archive.__getitem__, range(12)), maps, strict=True))
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_fork_while_threads_read_does_not_wait_forever(tmp_path: Path) -> None:
+    """No lock that a thread of the parent holds at that moment is needed in the child."""
+    script = """
+import os, sys, threading, warnings
+import numpy as np
+from ddf.archive import Archive
+from ddf.labelmaps import pretrained
+warnings.simplefilter("ignore")
+archive = Archive(sys.argv[1], pretrained())
+threads = [threading.Thread(target=lambda: [archive[i % 6] for i in range(400)]) for _ in range(3)]
+for thread in threads:
+    thread.start()
+children = []
+for i in range(12):
+    child = os.fork()
+    if child == 0:
+        archive[i % 6]
+        os._exit(0)
+    children.append(child)
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+for thread in threads:
+    thread.join()
+"""
+    maps = [np.kron(np.arange(i, i + 12).reshape(3, 4) % 5, np.ones((6, 7))).astype(np.uint8) for i in range(6)]
+    write_archive(tmp_path / "a.ddf", pretrained(), maps)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.ddf")], check=True, timeout=120)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.parametrize("ends", ["sys.exit(0)", "writer.close()", "writer.add(array)", "os._exit(1)"])
+def test_a_forked_process_does_not_write_an_archive(tmp_path: Path, ends: str) -> None:
+    script = f"""
+import os, sys
+import numpy as np
+from ddf.archive import Archive, ArchiveWriter, verify
+array = np.arange(5)
+with ArchiveWriter(sys.argv[1], None, threads=2) as writer:
+    writer.add(array, "before")
+    if (child := os.fork()) == 0:
+        {ends}
+    os.waitpid(child, 0)
+    writer.add(array, "after")
+assert list(Archive(sys.argv[1])) == ["before", "after"]
+assert verify(sys.argv[1]) == []
+"""
+    arguments = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "a.ddf")]
+    subprocess.run(arguments, check=True, timeout=60, capture_output=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.ddf"]
+
+
 # ---- Writers ---------------------------------------------------------------------------------------------------------
 
 APPEND = """

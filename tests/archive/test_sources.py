@@ -9,7 +9,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from ddf.archive import Archive, recover, verify
+from ddf.archive import Archive, ArchiveWriter, recover, verify
 from tests.zoo import write_archive
 
 
@@ -107,5 +107,10 @@ def test_strange_sources_are_refused(tmp_path: Path) -> None:
         Archive(tmp_path)
     with pytest.raises(FileNotFoundError):
         Archive(tmp_path / "missing.ddf")
+    (tmp_path / "text.ddf").write_text("text")
+    with (tmp_path / "text.ddf").open() as file, pytest.raises(TypeError, match="open it in binary mode"):
+        Archive(file)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="archives are written to files"):
+        ArchiveWriter("memory://a.ddf", None)
     with pytest.raises(TypeError, match="a path, a URL, bytes or an open file, not 5"):
         Archive(5)  # type: ignore[arg-type]

@@ -3,7 +3,9 @@
 __all__ = ["FileReader", "FileWriter", "FoundFiles", "files_in"]
 
 import os
+from ast import literal_eval
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -26,10 +28,12 @@ class FoundFiles(NamedTuple):
         files: The files, each with its name in an archive.
         left_out: What is not archived: hidden files, empty folders, broken links, links to folders and links that lead
             out of a folder.
+        problems: Folders that cannot be read, and why.
     """
 
     files: list[tuple[str, Path]]
     left_out: list[Path]
+    problems: list[tuple[str, str]]
 
 
 def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
@@ -38,7 +42,7 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
     Arguments:
         sources: Files and folders.
     """
-    found = FoundFiles([], [])
+    found = FoundFiles([], [], [])
     for source in sources:
         path = Path(source)
         if path.is_dir():
@@ -61,18 +65,23 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
 
 def _search(root: Path, found: FoundFiles, folder: str = "") -> None:
     """Find the files in a folder, in the order of their paths."""
-    with os.scandir(root / folder) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
+    try:
+        with os.scandir(root / folder) as entries:
+            ordered = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        found.problems.append((folder or str(root), f"not archived: {error.strerror}"))
+        return
     if not ordered and folder:
         found.left_out.append(root / folder)
+    inside = os.path.realpath(root) + os.sep
     for entry in ordered:
         name = f"{folder}/{entry.name}" if folder else entry.name
-        leads_out = entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root.resolve())
+        leads_out = entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside)
         if entry.name.startswith(".") or leads_out:
             found.left_out.append(root / name)
         elif entry.is_dir(follow_symlinks=False):
             _search(root, found, name)
-        elif entry.is_file():
+        elif Path(entry.path).is_file():
             found.files.append((name, root / name))
         else:  # links to folders, broken links, pipes
             found.left_out.append(root / name)
@@ -143,9 +152,20 @@ class FileReader:
         self.archive = archive
 
     @property
-    def names(self) -> list[str]:
-        """The names of the files; for an array without a name, its number with at least six digits."""
-        return [key if isinstance(key, str) else f"{key:06}" for key in self.archive]
+    def names(self) -> Iterator[str]:
+        """The names of the files; see `name`."""
+        return map(self.name, range(len(self.archive)))
+
+    def name(self, number: int) -> str:
+        """Return the name of a file; for an array without a name, its number with at least six digits."""
+        name = self.archive.contents.index.table.name(number)
+        return name or self._free(f"{number:06}")
+
+    def _free(self, base: str, suffix: str = "") -> str:
+        """Return a name that no array has."""
+        while base + suffix in self.archive:
+            base += "_"
+        return base + suffix
 
     def format_of(self, number: int) -> FileFormat:
         """Return the format of a file: npy for arrays that were not files and for unknown formats."""
@@ -154,23 +174,27 @@ class FileReader:
         except ValueError:
             return _NPY
 
-    def file_name(self, name: str, number: int) -> str:
-        """Return the name of the file of an array: arrays that were not files become npy files."""
+    def target(self, number: int) -> str:
+        """Return the name of the file to write for an array: arrays that were not files become npy files."""
+        name = self.name(number)
         formats = self.archive.contents.index.table.formats
         known = bool(formats) and formats[number] > 0 and self.format_of(number) is not _NPY
-        return name if known or name.endswith(".npy") else f"{name}.npy"
+        return name if known or name.endswith(".npy") else self._free(name, ".npy")
 
     def key(self, name: str) -> int:
-        """Return the number of the array of a file."""
+        """Return the number of the array of a file, given its name or what `ddf list` prints for it."""
         if name in self.archive:
             return self.archive.number_of(name)
-        names = self.archive.contents.index.table.names
-        number = int(name) if name.isascii() and name.isdigit() and len(name) >= 6 else len(self.archive)
-        if number >= len(self.archive) or (names and names[number]):
-            raise FileNotFoundError(
-                f"{self.archive.name} does not contain {name!r}; `ddf list {self.archive.name}` prints the names"
-            )
-        return number
+        digits = name.rstrip("_")
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) >= 6 else len(self.archive)
+        if number < len(self.archive) and self.name(number) == name:
+            return number
+        if name[:1] in ("'", '"'):
+            with suppress(ValueError, SyntaxError, TypeError):
+                return self.archive.number_of(str(literal_eval(name)))
+        raise FileNotFoundError(
+            f"{self.archive.name} does not contain {name!r}; `ddf list {self.archive.name}` prints the names"
+        )
 
     def contents(self, name: str, number: int, array: Array) -> bytes:
         """Return the contents of the file of an array."""
@@ -189,7 +213,7 @@ class FileReader:
         """
         number = self.key(name)
         output = OutputFolder(folder, overwrite)
-        target = self.file_name(name, number)
+        target = self.target(number)
         output.check([target])
         return output.write(target, self.contents(name, number, self.archive[number]))
 
@@ -200,9 +224,7 @@ class FileReader:
             folder: The folder, which is created if needed.
             overwrite: Whether to replace existing files.
         """
-        names = self.names
         output = OutputFolder(folder, overwrite)
-        targets = [self.file_name(name, number) for number, name in enumerate(names)]
-        output.check(targets)
+        output.check(map(self.target, range(len(self.archive))))
         for number, array in self.archive.arrays():
-            yield output.write(targets[number], self.contents(names[number], number, array))
+            yield output.write(self.target(number), self.contents(self.name(number), number, array))

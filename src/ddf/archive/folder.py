@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from ddf.errors import DamagedArchiveError
 
 _SAFE = os.open in os.supports_dir_fd and os.link in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+_MAX_PART = 255  # bytes of the name of a file or folder
 _UNSUPPORTED = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.EACCES}
 
 
@@ -38,6 +39,11 @@ class OutputFolder:
         """Return the path of a file; refuse names that lead out of the folder."""
         relative = PurePosixPath(name)
         foreign = os.name == "nt" and re.search(r'[\\:<>"|?*]', name)
+        if any(len(part.encode()) > _MAX_PART for part in relative.parts):
+            raise DamagedArchiveError(
+                f"the archive contains a file {name[:60]!r}…, but file systems allow at most {_MAX_PART} bytes between "
+                "slashes"
+            )
         if relative.is_absolute() or ".." in relative.parts or not relative.name or foreign or "\0" in name:
             raise DamagedArchiveError(
                 f"the archive contains a file {name!r}, which would be written outside of {self.path}"

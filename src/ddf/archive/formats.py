@@ -101,4 +101,6 @@ class FileFormat:
             return True
         if self.type == "file":
             return array.ndim == 1 and array.dtype == np.uint8
-        return array.ndim == 2 and array.size > 0 and array.dtype == np.dtype(MODES[self.mode])
+        if array.ndim != 2 or not array.size or array.dtype != np.dtype(MODES[self.mode]):
+            return False
+        return (self.type, self.mode) != ("PNG", "I") or bool(array.min() >= 0 and array.max() < _MAX_NUMBER)

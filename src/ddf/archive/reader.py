@@ -109,6 +109,12 @@ class Archive(Mapping[str | int, Array]):
         return self.contents.header.fingerprint
 
     @property
+    def sha256(self) -> bytes | None:
+        """The SHA-256 of everything before it, as stored in the archive; None if it has none. `verify` checks it."""
+        record = self.contents.digest
+        return None if record is None else record.head
+
+    @property
     def embeds_model(self) -> bool:
         """Whether the archive contains its model."""
         return self.contents.header.embeds_model
@@ -261,6 +267,11 @@ class _Items(ItemsView[str | int, Array]):
         for number, array in self._mapping.arrays():
             yield (names[number] if names else "") or number, array
 
+    def __contains__(self, item: object) -> bool:
+        if not isinstance(item, tuple) or len(item) != 2 or item[0] not in self._mapping:
+            return False
+        return np.array_equal(self._mapping[item[0]], item[1])
+
 
 class _Values(ValuesView[Array]):
     _mapping: Archive
@@ -268,6 +279,9 @@ class _Values(ValuesView[Array]):
     def __iter__(self) -> Iterator[Array]:
         for _, array in self._mapping.arrays():
             yield array
+
+    def __contains__(self, value: object) -> bool:
+        return any(np.array_equal(array, value) for array in self)  # type: ignore[arg-type]
 
 
 def wrong_model(needed: bytes, given: Codec | None) -> str:

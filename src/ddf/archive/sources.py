@@ -178,6 +178,8 @@ def open_source(
             return _File(Path(where))
         return _Object(Path(where).open("rb"))
     if hasattr(where, "read") and hasattr(where, "seek"):
+        if not isinstance(where.read(0), bytes):
+            raise TypeError(f"{where!r} is open in text mode: open it in binary mode")
         handle = _regular(where)
         return _Object(where) if handle is None else _Descriptor(str(getattr(where, "name", "the archive")), handle)
     raise TypeError(f"an archive is a path, a URL, bytes or an open file, not {where!r}")

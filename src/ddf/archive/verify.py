@@ -29,7 +29,7 @@ from ddf.archive.records import (
     read_record,
 )
 from ddf.archive.varint import write_varint
-from ddf.errors import DamagedArchiveError, DdfError, WrongModelError
+from ddf.errors import DamagedArchiveError, DdfError, LimitError, WrongModelError
 
 _PIECE = 1 << 20
 
@@ -167,7 +167,7 @@ def _check_block(archive: Archive, block: Block) -> tuple[int, list[str]]:
     labels = [repr(table.name(i)) if table.name(i) else f"array {i}" for i in numbers]
     try:
         arrays = archive.decode_block(block)
-    except WrongModelError:
+    except (LimitError, WrongModelError):
         raise
     except DdfError as error:
         return block.count, [f"{label}: {error.__cause__ or error}" for label in labels]
@@ -191,7 +191,7 @@ def _files(archive: Archive) -> Iterator[str]:
             yield f"file format {number}: {error}"
     reader = FileReader(archive)
     try:
-        OutputFolder(".", overwrite=True).check(reader.file_name(name, i) for i, name in enumerate(reader.names))
+        OutputFolder(".", overwrite=True).check(map(reader.target, range(len(archive))))
     except DamagedArchiveError as error:
         yield str(error)
 

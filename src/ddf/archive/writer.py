@@ -4,6 +4,7 @@ __all__ = ["ArchiveWriter", "compress"]
 
 import hashlib
 import io
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from os import PathLike
@@ -98,6 +99,8 @@ class ArchiveWriter:
         is_path = isinstance(path, str | PathLike)
         if append and not is_path:
             raise ValueError("append=True requires the path of an archive")
+        if isinstance(path, str) and "://" in path:
+            raise ValueError(f"{path}: archives are written to files; write a file and upload it")
         if not is_path and not hasattr(path, "write"):
             raise TypeError(f"an archive is written to a path or an open file, not to {path!r}")
         self.model = model
@@ -119,6 +122,7 @@ class ArchiveWriter:
         self._maps = 0  # arrays in groups that were written
         self._position = 0
         self._closed = False
+        self._process = os.getpid()
         self._write: Callable[[bytes], object]
         self._part: PartFile | None = None
         self._stack = ExitStack()
@@ -196,6 +200,7 @@ class ArchiveWriter:
         """
         if self._closed:
             raise ValueError("the archive is closed")
+        self._check_process()
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError("a masked array would lose its mask: fill it first, or add its data and its mask")
         array = np.array(array) if copy else np.asarray(array)
@@ -214,6 +219,11 @@ class ArchiveWriter:
         self._waiting_kind = kind
         self._waiting.append(array)
         self._labels.append((name, file))
+
+    def _check_process(self) -> None:
+        """Refuse to write in a forked process, which has a copy of the writer."""
+        if os.getpid() != self._process:
+            raise RuntimeError("this archive is written by another process, from which this one was forked")
 
     def _per_block(self, kind: Kind) -> int:
         most = max(1, min(MAX_SHARED, MAX_SHARED_BYTES // max(1, kind.size)))
@@ -290,6 +300,7 @@ class ArchiveWriter:
         """Write the remaining arrays and the index, and move the archive into place."""
         if self._closed:
             return
+        self._check_process()
         try:
             self._submit()
             for blocks in self._pool.rest():
@@ -321,6 +332,8 @@ class ArchiveWriter:
     def abandon(self) -> None:
         """Discard the archive: no file is created or replaced."""
         self._closed = True
+        if os.getpid() != self._process:
+            return  # the process from which this one was forked goes on
         self._pool.close()
         if self._part is not None:
             self._part.discard()

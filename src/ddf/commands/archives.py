@@ -137,8 +137,16 @@ def _list(options: argparse.Namespace) -> int:
 
     with Archive(options.archive) as archive:
         names = FileReader(archive).names
-    say(options, {"names": names}, *(name if name.isprintable() else repr(name) for name in names))
+        if options.json:
+            say(options, {"names": list(names)})
+        else:
+            sys.stdout.writelines(f"{_quoted(name)}\n" for name in names)
     return 0
+
+
+def _quoted(name: str) -> str:
+    """Return a name as it is printed: in quotes if it could not be told from another one, or control a terminal."""
+    return name if name.isprintable() and "\\" not in name and name[:1] not in ("'", '"') else repr(name)
 
 
 def _add_extract(commands: Commands) -> None:
@@ -167,7 +175,8 @@ def _extract(options: argparse.Namespace) -> int:
 
     with Archive(options.archive) as archive:  # before the codec is loaded
         reader = FileReader(archive)
-        targets = [reader.file_name(name, reader.key(name)) for name in options.names]
+        options.names = list(dict.fromkeys(options.names))
+        targets = [reader.target(reader.key(name)) for name in options.names]
         OutputFolder(options.output, options.force).check(targets)
     _announce(options)
     with open_archive(options) as archive:
@@ -201,14 +210,14 @@ def _verify(options: argparse.Namespace) -> int:
     try:
         _announce(options)
         with open_archive(options) as archive:
-            count = len(archive)
+            count, digest = len(archive), archive.sha256
             checked = ((problem, done) for done, problem in check_archive(archive))
             problems = [problem for problem, _ in progress(checked, None, "verifying", "block") if problem]
     except DamagedArchiveError as error:
         if options.json:
             print(json.dumps({"intact": False, "damage": [str(error)]}))
         raise
-    intact = f"{options.archive} is intact"
+    intact = f"{options.archive} is intact" + ("" if digest is None else f", and matches its SHA-256 {digest.hex()}")
     say(
         options,
         {"files": count, "intact": not problems, "damage": problems},

@@ -80,6 +80,8 @@ def _compress(options: argparse.Namespace) -> int:
         raise FileExistsError(f"{target} already exists; --force replaces it, --append adds to it")
     found = files_in(options.inputs)
     itself = target.resolve()
+    if options.output == "-":
+        raise UsageError("-o -: an archive is written to a file, so name one")
     inputs = [(name, path) for name, path in found.files if path.name != itself.name or path.resolve() != itself]
     if not inputs:
         raise ValueError(f"no files to compress in {', '.join(options.inputs)}")
@@ -104,6 +106,7 @@ def _compress(options: argparse.Namespace) -> int:
     size = target.stat().st_size - before
     seconds = time.monotonic() - start
     other = writer.maps - archive.coded
+    problems = [*found.problems, *writer.problems]
     left_out = [str(path) for path in found.left_out]
     say(
         options,
@@ -113,7 +116,7 @@ def _compress(options: argparse.Namespace) -> int:
             "maps_by_model": archive.coded,
             "left_out": left_out,
             "stripped": writer.stripped,
-            "problems": dict(writer.problems),
+            "problems": dict(problems),
             "bytes_before": writer.bytes,
             "bytes_after": size,
             "seconds": seconds,
@@ -125,10 +128,10 @@ def _compress(options: argparse.Namespace) -> int:
             left_out, "skipped (hidden files, empty folders, broken links, links to folders or out of a folder)"
         ),
         *shortened(writer.stripped, "metadata not stored (resolution, text, coordinates)"),
-        *(f"{name}: {why}" for name, why in writer.problems),
+        *(f"{name}: {why}" for name, why in problems),
         *_advice(options, archive.coded),
     )
-    return 1 if writer.problems else 0
+    return 1 if problems else 0
 
 
 def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
@@ -143,7 +146,7 @@ def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
 
 
 def _advice(options: argparse.Namespace, coded: int) -> list[str]:
-    if options.model is None and not options.append:
+    if options.model is None and not options.append and coded:
         return ["A model trained on your own maps with `ddf train` usually makes smaller archives."]
     if options.model is not None and not options.embed and coded:
         return [f"Keep {options.model}: decompressing needs it (--embed stores it in the archive)."]

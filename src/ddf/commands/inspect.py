@@ -115,12 +115,13 @@ def _inspect_archive(options: argparse.Namespace) -> int:
             raw += kind.size * count
         arrays = len(archive)
         model = archive.fingerprint.hex() if any(archive.fingerprint) else None
-        size, inside = archive.size, archive.embeds_model
+        size, inside, digest = archive.size, archive.embeds_model, archive.sha256
     which = "made without a model" if model is None else f"model {model}, {'embedded' if inside else 'not embedded'}"
     words = {"codec": "by the model", "lzma": "by a general-purpose compressor", "raw": "uncompressed"}
     lines = [
         f"{options.file}: {arrays} arrays, {thousands(raw)} bytes compressed to {thousands(size)} "
         f"({raw / max(1, size):.1f} : 1); {which}",
+        *([] if digest is None else [f"  SHA-256 of what precedes it: {digest.hex()}"]),
         "",
         "| arrays | shape | dtype | coded | bytes |",
         "|---|---|---|---|---|",
@@ -137,7 +138,15 @@ def _inspect_archive(options: argparse.Namespace) -> int:
     ]
     say(
         options,
-        {"arrays": arrays, "raw_bytes": raw, "bytes": size, "model": model, "embedded": inside, "kinds": entries},
+        {
+            "arrays": arrays,
+            "sha256": None if digest is None else digest.hex(),
+            "raw_bytes": raw,
+            "bytes": size,
+            "model": model,
+            "embedded": inside,
+            "kinds": entries,
+        },
         *lines,
     )
     return 0

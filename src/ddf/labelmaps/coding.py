@@ -2,6 +2,8 @@
 
 __all__ = ["Coding", "limits"]
 
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +40,31 @@ _PLAIN = (1 << PROBABILITY_BITS) - (1 << 14)  # probability that a map is not up
 _NO_TRACE = Trace(np.zeros((0, 0), np.float32), np.zeros((0, 0), np.uint8), np.zeros((0, 0), np.int32))
 
 
+# Held while compiled code is loaded for the first time. A process that is forked meanwhile would otherwise wait forever
+# for the locks of numba and of Python's imports.
+_loading = threading.RLock()
+_state = {"begun": False, "ready": False}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+
+
+def _prepare(model: "CausalFlow") -> None:
+    """Load all compiled code when the first array is coded."""
+    if _state["ready"]:
+        return
+    with _loading:
+        if _state["begun"]:  # in this thread: the others wait
+            return
+        _state["begun"] = True
+        try:
+            announce()
+            array = np.kron(np.eye(4, dtype=np.int64), np.full((3, 5), 98_765))
+            model.decode(model.encode(array) or b"", array.shape, array.dtype)
+            _state["ready"] = True
+        finally:
+            _state["begun"] = _state["ready"]
+
+
 class Coding:
     """Encodes or decodes one array.
 
@@ -49,7 +76,7 @@ class Coding:
     """
 
     def __init__(self, model: "CausalFlow", labels: list[int] | None, pixels: int, data: bytes | None = None) -> None:
-        announce()
+        _prepare(model)
         self.model, self.pixels = model, pixels
         self.decoding = data is not None
         self.coder = np.zeros(CODER_SIZE, np.uint64)
