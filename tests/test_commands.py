@@ -349,7 +349,9 @@ def test_arrays_without_names(tmp_path: Path) -> None:
     assert np.load(tmp_path / "out" / "000001.npy").tolist() == [1, 1, 1]
     with ArchiveWriter(tmp_path / "a.ddf", None, append=True) as writer:
         writer.add(np.arange(3), "000000")
-    assert "which cannot both be written" in ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "all", code=1)
+    ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "all")
+    found = {path.name: np.load(path).tolist() for path in (tmp_path / "all").iterdir()}
+    assert found == {"000000_.npy": [0, 0, 0], "000001.npy": [1, 1, 1], "000000.npy": [0, 1, 2]}
 
 
 def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
@@ -620,7 +622,7 @@ def test_an_interrupted_compression_leaves_nothing(
     command = ["compress", many, "-o", tmp_path / "a.ddf", "--model", model]
     process = start(*command)
     while process.poll() is None and not any(
-        file.stat().st_size > 1000 for file in tmp_path.glob(".ddf-*.part") if file.exists()
+        file.stat().st_size > 20 for file in tmp_path.glob(".ddf-*.part") if file.exists()
     ):
         time.sleep(0.05)
     process.send_signal(number)

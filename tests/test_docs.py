@@ -86,9 +86,9 @@ def test_the_tutorial_on_masks_word_for_word(tmp_path: Path, monkeypatch: pytest
             assert one.getpalette() == two.getpalette()
     assert len(list((tmp_path / "one").rglob("*.png"))) == 1
     assert (tmp_path / "explained.png").exists()
-    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    runner.run(doctest.DocTestParser().get_doctest(block, {}, "masks.md", None, 0))
+    runner.run(doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "masks.md", None, 0))
     assert runner.summarize().failed == 0
 
 
@@ -104,4 +104,4 @@ def test_the_package_asks_for_what_it_imports() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found |= {name.partition(".")[0] for name in names}
     others = found - set(sys.stdlib_module_names) - {"ddf"}
-    assert others - packages == {"zstandard", "brotli", "oxipng", "pillow_jxl"}  # peers that are compared if there
+    assert others - packages == {"fsspec", "zstandard", "brotli", "oxipng", "pillow_jxl"}  # URLs, and peers
