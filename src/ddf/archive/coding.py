@@ -19,6 +19,7 @@ from ddf.archive.varint import read_column, write_column
 Item = TypeVar("Item")
 
 _SMALLEST_DICTIONARY, _LARGEST_DICTIONARY = 1 << 12, 1 << 24  # bytes
+_SMALLEST_LZMA = 12  # bytes of an LZMA2 stream that is not empty
 _PIECE = 1 << 20  # values that are compared, or bytes that are decompressed, at once
 _GOOD = 32  # a code this many times smaller than the array is kept without trying a general-purpose compressor
 _BAND = 1 << 24  # values; larger arrays are encoded in bands
@@ -89,7 +90,8 @@ def _smallest(kind: Kind, arrays: Sequence[Array], code: bytes | None) -> Block:
     candidates = [] if code is None else [(Method.CODEC, code)]
     if code is None or _GOOD * len(code) > kind.size * len(arrays):
         raw = b"".join(raw_bytes(kind, array) for array in arrays)
-        candidates.append((Method.LZMA, lzma.compress(raw, lzma.FORMAT_RAW, filters=_filters(len(raw)))))
+        if code is None or len(code) > _SMALLEST_LZMA:
+            candidates.append((Method.LZMA, lzma.compress(raw, lzma.FORMAT_RAW, filters=_filters(len(raw)))))
         candidates.append((Method.RAW, raw))
     method, payload = min(candidates, key=lambda candidate: len(candidate[1]))
     kind = replace(kind, method=method, band=kind.band if method == Method.CODEC else 0)

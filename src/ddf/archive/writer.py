@@ -117,7 +117,7 @@ class ArchiveWriter:
         self._waiting_kind: Kind | None = None
         self._labels: list[tuple[str, FileFormat | None]] = []  # of the arrays that have not been written yet
         self._group: list[Block] = []
-        self._group_bytes = 0
+        self._group_arrays = self._group_bytes = 0
         self._last_group = 0  # where the last group begins
         self._maps = 0  # arrays in groups that were written
         self._position = 0
@@ -243,8 +243,8 @@ class ArchiveWriter:
             self._group.append(block)
             self._group_bytes += len(block.payload)
             self.coded += block.count if block.kind.method == Method.CODEC else 0
-            arrays = sum(block.count for block in self._group)
-            if arrays >= min(max(_LEAST, self._maps // _SHARE), _MOST) or self._group_bytes >= _MOST_BYTES:
+            self._group_arrays += block.count
+            if self._group_arrays >= min(max(_LEAST, self._maps // _SHARE), _MOST) or self._group_bytes >= _MOST_BYTES:
                 self._end_group()
 
     def _end_group(self) -> None:
@@ -275,7 +275,7 @@ class ArchiveWriter:
             self._put(placed(block.checksum, self._maps).to_bytes(CHECKSUM_SIZE, "little") + block.payload)
             self._maps += block.count
         self._index.table.extend(table)
-        self._group, self._group_bytes = [], 0
+        self._group, self._group_arrays, self._group_bytes = [], 0, 0
 
     def _format_number(self, file: FileFormat | None) -> int:
         """Return the number of a file format; write its record if it is new."""
