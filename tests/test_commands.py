@@ -615,7 +615,7 @@ def test_an_interrupted_compression_leaves_nothing(
     tmp_path: Path, masks: Path, model: Path, number: signal.Signals
 ) -> None:
     many = tmp_path / "many"
-    for i in range(12):
+    for i in range(80):
         for file in masks.rglob("*.png"):
             (many / str(i)).mkdir(parents=True, exist_ok=True)
             (many / str(i) / file.name).write_bytes(file.read_bytes())
@@ -624,7 +624,7 @@ def test_an_interrupted_compression_leaves_nothing(
     while process.poll() is None and not any(
         file.stat().st_size > 20 for file in tmp_path.glob(".ddf-*.part") if file.exists()
     ):
-        time.sleep(0.05)
+        time.sleep(0.01)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number, output
