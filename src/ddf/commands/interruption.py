@@ -6,7 +6,9 @@ This module runs before all others and imports only what Python has already load
 __all__ = ["code", "forget", "happened", "prepare"]
 
 import signal
+import sys
 from types import FrameType
+from typing import Any
 
 _SIGNALS = "SIGINT", "SIGTERM", "SIGHUP"  # not every system has all of them
 _AGAIN = 0.02  # seconds until a delayed interruption is retried
@@ -23,6 +25,7 @@ def prepare() -> None:
     for name in _SIGNALS[1:]:
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is signal.SIG_DFL:
             signal.signal(getattr(signal, name), _end)
+    sys.unraisablehook = _ignored
 
 
 def forget() -> None:
@@ -55,6 +58,14 @@ def _end(number: int, frame: FrameType | None) -> None:
     global _number
     _number = signal.Signals(number)
     _interrupt(number, frame)
+
+
+def _ignored(unraisable: Any) -> None:
+    """Retry an interruption that Python ignored, because it was raised while an object was deleted."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        _try_later()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _importing(frame: FrameType | None) -> bool:
