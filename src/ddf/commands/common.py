@@ -35,6 +35,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ddf.commands import interruption
+
 if TYPE_CHECKING:
     from ddf.archive import Codec
     from ddf.exact import IntegerFlow
@@ -142,12 +144,15 @@ def shortened(names: list[str], what: str) -> list[str]:
 
 def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "map") -> Iterator[Item]:
     """Yield items and show a progress bar on a terminal."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from tqdm import tqdm
+    shown = items
+    if sys.stderr.isatty():
+        from tqdm import tqdm
 
-    yield from tqdm(items, total=total, desc=what, unit=unit, leave=False)
+        shown = tqdm(items, total=total, desc=what, unit=unit, leave=False)
+    for item in shown:
+        yield item
+        if interruption.happened():  # an interruption that a library has ignored
+            raise KeyboardInterrupt
 
 
 def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFlow | CausalFlow":
