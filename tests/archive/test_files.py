@@ -349,7 +349,7 @@ def test_an_unknown_file_format_gives_an_npy_file(tmp_path: Path, monkeypatch: p
     assert "file format 99 is unknown; a newer version of ddf may read it" in verify(data)[0]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there are no devices there")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no device files")
 def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileExistsError, match="is not a regular file and is never replaced"):

@@ -333,7 +333,7 @@ class ArchiveWriter:
         """Discard the archive: no file is created or replaced."""
         self._closed = True
         if os.getpid() != self._process:
-            return  # the process from which this one was forked goes on
+            return  # the process that this one was forked from still writes it
         self._pool.close()
         if self._part is not None:
             self._part.discard()
