@@ -22,8 +22,8 @@ import torch
 
 from ddf.data import DataSet, Redrawn
 from ddf.data.dataset import Data
-from ddf.experiments.presets import EXPERIMENTS, FAITHFUL, MODELS, Experiment
-from ddf.experiments.runs import is_finished, load_data, run_experiment
+from ddf.experiments.results import is_finished, load_data, run_experiment
+from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, MODELS, Experiment
 from ddf.spec import FlowSpec
 
 SECONDS_TO_STOP = 30  # for the workers to save their states

@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 
 from ddf.archive import Archive, ArchiveWriter, Codec, FileFormat, FileReader, recover, verify
+from ddf.archive.block_table import CHECKSUM_SIZE, Table
 from ddf.archive.blocks import Block, Kind, Method, checksum, placed
-from ddf.archive.coding import _decoded
+from ddf.archive.encoding import _decoded
 from ddf.archive.records import (
     FOOTER_SIZE,
     GROUP,
@@ -41,7 +42,6 @@ from ddf.archive.records import (
     pack_record,
     read_record,
 )
-from ddf.archive.tables import CHECKSUM_SIZE, Table
 from ddf.archive.varint import write_varint
 from ddf.errors import DdfError
 
@@ -421,7 +421,7 @@ def batch(seed: int, first: int, last: int, results: Any) -> None:
     codecs = models()
     for codec in codecs:
         if codec is not None:
-            codec.decode(codec.encode(np.eye(9, dtype=np.uint8)) or b"", (9, 9), np.dtype(np.uint8))  # compiles
+            codec.decompress(codec.compress(np.eye(9, dtype=np.uint8)) or b"", (9, 9), np.dtype(np.uint8))  # compiles
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     slowest = 0.0
     with tempfile.TemporaryDirectory() as name:

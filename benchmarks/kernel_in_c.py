@@ -19,6 +19,7 @@ import numpy as np
 from ddf.labelmaps import CausalFlow
 from ddf.labelmaps.arithmetic import SQUASH, STEPS, STRETCH
 from ddf.labelmaps.context import RUN_BINS, RUN_BINS_COARSE, RUN_BINS_FINE, offsets
+from ddf.models import load
 
 Array = np.ndarray[Any, Any]
 
@@ -61,7 +62,7 @@ def encode(library: Any, model: CausalFlow, one: Array, room: list[Array], out: 
 
 
 def main() -> None:
-    model, maps = CausalFlow.load(sys.argv[1]), np.load(sys.argv[2])
+    model, maps = load(sys.argv[1]), np.load(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         target = f"{folder}/kernel.so"
         source = Path(__file__).with_name("kernel.c")
@@ -74,13 +75,13 @@ def main() -> None:
     size = (maps.shape[1] + 16) * (maps.shape[2] + 32)
     room = [np.zeros(size, np.uint16), *(np.zeros(size, np.uint8) for _ in range(5))]
     out = np.zeros(maps[0].size * 8 + 4096, np.uint8)
-    model.encode(maps[0])
+    model.compress(maps[0])
     best = {"C": 1e9, "numba": 1e9}
     for _ in range(3):
         start = time.perf_counter()
         in_c = [encode(library, model, one, room, out) for one in symbols]
         middle = time.perf_counter()
-        in_numba = [model.encode(one) for one in maps]
+        in_numba = [model.compress(one) for one in maps]
         best["C"] = min(best["C"], middle - start)
         best["numba"] = min(best["numba"], time.perf_counter() - middle)
         assert in_c == in_numba

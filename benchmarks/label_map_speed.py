@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ddf.labelmaps import CausalFlow, pretrained
+from ddf.models import load
 
 
 def seconds(call: Callable[[], Any], repeats: int = 3) -> float:
@@ -27,11 +28,11 @@ def seconds(call: Callable[[], Any], repeats: int = 3) -> float:
 
 def measure(name: str, model: CausalFlow, maps: np.ndarray[Any, Any], threads: int) -> None:
     """Print the speed of encoding and decoding maps in some threads."""
-    decode = partial(model.decode, shape=maps[0].shape, dtype=maps.dtype)
+    decode = partial(model.decompress, shape=maps[0].shape, dtype=maps.dtype)
     with ThreadPoolExecutor(threads) as pool:
-        codes = [code or b"" for code in pool.map(model.encode, maps)]
+        codes = [code or b"" for code in pool.map(model.compress, maps)]
         times = (
-            seconds(lambda: list(pool.map(model.encode, maps))),
+            seconds(lambda: list(pool.map(model.compress, maps))),
             seconds(lambda: list(pool.map(decode, codes))),
         )
     print(f"  {name}: {' / '.join(f'{maps.size / spent / 1e6:.1f}' for spent in times)} Mpixel/s")
@@ -42,15 +43,15 @@ def main() -> None:
     squares = np.ascontiguousarray(maps[:, 50:306, 100:356])
     tiny = np.ascontiguousarray(maps[len(maps) // 2, 100:132, 100:132])
     for path in sys.argv[2:] or [""]:
-        model = CausalFlow.load(path) if path else pretrained()
+        model = load(path) if path else pretrained()
         print(path or "the model that ships")
         for name, some in (("as they are", maps), ("256 × 256", squares)):
             for threads in (1, 2):
                 measure(f"{name}, {threads} threads", model, some, threads)
-        code = model.encode(tiny)
+        code = model.compress(tiny)
         assert code is not None
-        encode = seconds(partial(model.encode, tiny), 50)
-        decode = seconds(partial(model.decode, code, tiny.shape, tiny.dtype), 50)
+        encode = seconds(partial(model.compress, tiny), 50)
+        decode = seconds(partial(model.decompress, code, tiny.shape, tiny.dtype), 50)
         print(f"  one map of 32 × 32: {1e3 * encode:.2f} / {1e3 * decode:.2f} ms")
 
 

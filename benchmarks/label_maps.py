@@ -29,6 +29,7 @@ from PIL import Image
 from ddf.archive import ArchiveWriter
 from ddf.data.drawn import draw_maps
 from ddf.labelmaps import CausalFlow, pretrained
+from ddf.models import load
 from ddf.peers import peers
 
 Array = np.ndarray[Any, Any]
@@ -67,11 +68,11 @@ def row(name: str, bits: float, encode: float, decode: float) -> None:
 
 
 def encoded(model: CausalFlow, one: Array) -> bytes:
-    return model.encode(one) or b""
+    return model.compress(one) or b""
 
 
 def decoded(model: CausalFlow, code: bytes, one: Array) -> Array:
-    return model.decode(code, one.shape, one.dtype)
+    return model.decompress(code, one.shape, one.dtype)
 
 
 def unpacked(decode: Callable[[bytes], Any], code: bytes, _: Array) -> Any:
@@ -113,7 +114,7 @@ def main() -> None:
     print(f"{len(maps)} maps, {pixels} pixels; bits per pixel of real bytes, Mpixel/s of one thread\n")
     print("| codec | bits per pixel | encode | decode |\n|---|---|---|---|")
     for path in (*options.model, None):
-        model = CausalFlow.load(path) if path else pretrained()
+        model = load(path) if path else pretrained()
         name = f"ddf, {Path(path).stem}" if path else "ddf, the model that ships"
         timed(name, maps, partial(encoded, model), partial(decoded, model))
         buffer = io.BytesIO()

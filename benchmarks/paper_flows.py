@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from ddf.archive import Archive, ArchiveWriter
-from ddf.checkpoint import load_flow
 from ddf.exact import IntegerFlow, export
 from ddf.experiments import EXPERIMENTS, run_experiment
-from ddf.experiments.runs import load_data
+from ddf.experiments.results import load_data
+from ddf.models import load
 from ddf.training import TrainingConfig
 
 FINE_TUNING = {"mnist": (128, 2), "cityscapes": (64, 8)}  # batch size and epochs
@@ -49,7 +49,7 @@ def main() -> None:
     data = load_data(experiment.row.data, {"mnist": options.mnist, "cityscapes": options.cityscapes})
     run_experiment(experiment, 0, data, options.runs, options.device)
     place = options.runs / options.row / "ddf" / "seed-0"
-    flow = load_flow(place / "run" / "flow.safetensors", options.device)
+    flow = load(place / "run" / "flow.safetensors", options.device)
     test = torch.as_tensor(data["test"])[: options.count]
     bits = float(flow.bits_per_dim(test.to(flow.device), batch_size=500).mean())
     print(f"{options.row}: {len(test)} test maps, float flow {bits:.5f} bits per dimension", flush=True)
@@ -64,7 +64,7 @@ def main() -> None:
         model = export(flow, data, config=replace(config, seed=0), device=options.device)
         model.save(path)
         print(f"export: {time.monotonic() - start:.0f} s, {path.stat().st_size} bytes", flush=True)
-    model = IntegerFlow.load(path)
+    model = load(path)
     maps = test.numpy().astype(np.uint8)[:, 0]
     integer = float(model.to(options.device).bits_per_dim(test, batch_size=500).mean())
     for block in (options.block, 1):

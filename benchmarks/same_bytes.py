@@ -19,6 +19,7 @@ import numpy as np
 
 from ddf.archive import Archive, ArchiveWriter, FileFormat
 from ddf.labelmaps import CausalFlow, pretrained
+from ddf.models import load
 
 
 def archive_of(maps: list[np.ndarray[Any, Any]], model: CausalFlow, threads: int) -> str:
@@ -47,12 +48,12 @@ def main() -> None:
     else:
         rows, columns = np.mgrid[:120, :160]
         maps = [((rows * (i + 3) // 7 + columns * 5 // (i + 2)) // 23 % (i + 2)).astype(np.uint8) for i in range(24)]
-    model = CausalFlow.load(sys.argv[2]) if len(sys.argv) > 2 else pretrained()
+    model = load(sys.argv[2]) if len(sys.argv) > 2 else pretrained()
     for threads in (1, 4):
         with ThreadPoolExecutor(threads) as pool:
-            codes = list(pool.map(model.encode, maps))
+            codes = list(pool.map(model.compress, maps))
         for code, one in zip(codes, maps, strict=True):
-            assert np.array_equal(model.decode(code or b"", one.shape, one.dtype), one)
+            assert np.array_equal(model.decompress(code or b"", one.shape, one.dtype), one)
         digest = hashlib.sha256(b"".join(code or b"" for code in codes)).hexdigest()[:16]
         archive = archive_of(maps, model, threads)
         print(

@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from benchmarks.label_maps import read
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 from ddf.data.drawn import draw_maps
 from ddf.labelmaps import PRESETS, Preset, train
 

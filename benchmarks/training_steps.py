@@ -62,7 +62,7 @@ def plain(layer: Conditional, rows: Cache, batch: int) -> Callable[[int], None]:
 
     def step(i: int) -> None:
         x = rows.symbols[torch.randint(ROWS, (batch,), device=rows.device)]
-        given, target = layer.given_and_target(x)
+        given, target = layer.split(x)
         adam.zero_grad()
         F.cross_entropy(layer.net(given), target.long()).backward()
         adam.step()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ddf.archive import ArchiveWriter, Codec
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 from ddf.data.drawn import draw_maps, draw_scenes
 from ddf.labelmaps import Preset, train
 from tests.zoo import GOLDEN, INTEGER_FLOWS

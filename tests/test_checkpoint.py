@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 
 import ddf
 from ddf import architectures, spec
-from ddf.checkpoint import read_tensors, write_tensors
 from ddf.errors import DamagedFileError, LimitError
 from ddf.files import atomic_write
 from ddf.modelfile import arrays_from_bytes, arrays_to_bytes
-from ddf.nets.net import Shape
+from ddf.shapes import Shape
+from ddf.tensorfile import read_tensors, write_tensors
 from tests.zoo import LAYERS, TinyNet, layer_flow, randomize
 
 SMALL = spec.FlowSpec(
@@ -208,17 +208,16 @@ def resaved(path: Path, change: object) -> None:
         (lambda h, t: h.update(format=99), "has format 99, but this version of ddf reads up to 1: install a newer one"),
         (lambda h, t: h["spec"]["layers"].pop(0), "does not describe a flow: "),
         (lambda h, t: h.pop("spec"), "does not describe a flow: 'spec'"),
-        (lambda h, t: h.pop("frozen"), "does not describe a flow: 'frozen'"),
-        (lambda h, t: h["frozen"].pop(), "does not describe a flow: "),
+        (lambda h, t: t.pop("layers.1._extra_state"), "does not describe a flow: .*layers.1._extra_state"),
+        (lambda h, t: t.update({"base._extra_state": torch.zeros(2).bool()}), "base._extra_state has the shape"),
+        (lambda h, t: t["_extra_state"].fill_(0), "does not describe a flow: "),
         (lambda h, t: h.update(format=0), "that ddf did not write"),
         (lambda h, t: h.update(format=True), "that ddf did not write"),
-        (lambda h, t: h.update(spec={"kind": "Squeeze"}), "its spec is a SqueezeSpec"),
-        (lambda h, t: h["spec"]["layers"][2].update(top=6), "top=6, but the data has 5 classes"),
+        (lambda h, t: h.update(spec={"kind": "Squeeze"}), "but this one is a SqueezeSpec"),
+        (lambda h, t: h["spec"]["layers"][2].update(top=6), "top=6 is out of range: the data has 5 classes"),
         (lambda h, t: t.pop("base.logits"), "does not describe a flow: the tensor base.logits is missing"),
         (lambda h, t: t.update(more=torch.zeros(1)), "does not describe a flow: unexpected tensors: more"),
         (lambda h, t: t["layers.1.order"].fill_(0), r"Shuffle: \[0, 0, 0, 0\] is not a permutation"),
-        (lambda h, t: h.update(frozen=[1] * 5), "has true or false for each of its 5 parts"),
-        (lambda h, t: h.update(frozen="false"), "has true or false for each of its 5 parts"),
         (lambda h, t: h.update(about=[["a", 1]]), "`about` is not an object"),
         (lambda h, t: h["spec"].update(num_classes=1 << 17), "131072 classes, but a flow in a file has at most 65536"),
         (lambda h, t: h["spec"].update(shape=[1] * 9), "at most 8 sizes"),

@@ -18,6 +18,7 @@ from PIL import Image
 from ddf.archive import Archive, ArchiveWriter, FileReader
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 from ddf.labelmaps import CausalFlow, pretrained
+from ddf.models import load
 from ddf.spec import FlowSpec
 
 pytestmark = pytest.mark.xdist_group("commands")  # one process, which trains once
@@ -216,7 +217,7 @@ def test_adding_and_not_replacing(tmp_path: Path, masks: Path, model: Path) -> N
 
 def test_the_wrong_model(tmp_path: Path, masks: Path, model: Path) -> None:
     some = next(masks.rglob("*.png"))
-    needed = CausalFlow.load(model).fingerprint.hex()
+    needed = load(model).fingerprint.hex()
     other, floating = tmp_path / "other.safetensors", tmp_path / "float.safetensors"
     pretrained().save(other)
     FlowSpec(2, (1, 8, 8), ()).build().save(floating)
@@ -481,7 +482,7 @@ def test_samples_and_explanations(tmp_path: Path, masks: Path, model: Path) -> N
     described = ddf("inspect", model)
     assert "causal flow: compresses label maps" in described
     assert f"fast codec, trained on Straßen maps: {about['score']} bits per pixel on held-out data" in described
-    assert CausalFlow.load(model).fingerprint.hex() in described
+    assert load(model).fingerprint.hex() in described
     assert not (tmp_path / "c.png").exists()
 
 
@@ -575,7 +576,7 @@ def test_training_reports_the_pretrained_model_and_warnings_as_json(tmp_path: Pa
     assert found["shipped_bits"] > 0
     assert found["bytes"] < (tmp_path / "run" / "model.safetensors").stat().st_size
     assert [warning.split()[1] for warning in found["warnings"]] == ["3", "5"]
-    assert CausalFlow.load(found["model"]).num_classes == 0
+    assert load(found["model"]).num_classes == 0
 
 
 def test_maps_in_named_splits(tmp_path: Path) -> None:

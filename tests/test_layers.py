@@ -6,7 +6,6 @@ import torch
 
 from ddf.layers import (
     ChannelSplit,
-    Checkerboard,
     DenoisingCoupling,
     Layer,
     ModularCoupling,
@@ -17,7 +16,7 @@ from ddf.layers import (
 from ddf.nets import MLP, DenseNet
 from ddf.permutation import argsort_top
 from ddf.symbols import one_hot
-from tests.zoo import LAYERS, LOCALLY_TRAINED, dense, everything, layer_flow, mlp, nothing, randomize
+from tests.zoo import LAYERS, LOCALLY_TRAINED, PlainNet, dense, everything, layer_flow, mlp, nothing, randomize
 
 CLASSES = [2, 3, 8, 91]
 
@@ -102,7 +101,7 @@ def test_deciding_leaves_the_modes_of_a_net_alone() -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_what_is_carried_on_is_what_goes_on(name: str) -> None:
+def test_carry_returns_what_forward_returns(name: str) -> None:
     layer, shape = LAYERS[name](8)
     x = torch.randint(8, (300, *shape))
     with torch.no_grad():
@@ -156,7 +155,7 @@ def test_relaxed_step_is_the_forward_step_on_vectors(name: str, k: int) -> None:
 @pytest.mark.parametrize("name", LOCALLY_TRAINED)
 def test_denoising_couplings_pass_no_gradients(name: str) -> None:
     layer, shape = LAYERS[name](3)
-    with pytest.raises(TypeError, match="DenoisingCoupling passes no gradients on: it is trained locally"):
+    with pytest.raises(TypeError, match="DenoisingCoupling does not pass gradients: it is trained locally"):
         layer.relax(one_hot(torch.zeros(1, *shape), 3), nothing)
 
 
@@ -193,9 +192,11 @@ def test_shuffles_take_permutations_of_any_kind() -> None:
         Shuffle(2, permutation=[1.0, 0.0])
 
 
-def test_only_nets_predict() -> None:
-    with pytest.raises(TypeError, match="SplitPrior needs a Net, but is given a Linear"):
-        SplitPrior(torch.nn.Linear(1, 1))
+def test_only_modules_predict() -> None:
+    with pytest.raises(TypeError, match=r"SplitPrior: the net must be a torch.nn.Module, not a function"):
+        SplitPrior(lambda x: x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the partition must be a Partition, such as ChannelSplit\(\), not 'channels'"):
+        SplitPrior(mlp(8, 1, 1), partition="channels")  # type: ignore[arg-type]
 
 
 def test_shuffle_permutes_channels() -> None:
@@ -213,18 +214,6 @@ def test_coupling_changes_only_part_b() -> None:
             z_a, z_b = layer.partition.split(z)
             assert torch.equal(x_a, z_a)
             assert not torch.equal(x_b, z_b), f"{name} does nothing"
-
-
-def test_checkerboard_parts_are_the_black_and_the_white_squares() -> None:
-    rows, columns = torch.meshgrid(torch.arange(4), torch.arange(6), indexing="ij")
-    colour = ((rows + columns) % 2).expand(1, 2, 4, 6)
-    for parity in (0, 1):
-        a, b = Checkerboard(parity).split(colour)
-        assert (a == parity).all()
-        assert (b == 1 - parity).all()
-        x = torch.arange(2 * 4 * 6).view(1, 2, 4, 6)
-        assert torch.equal(Checkerboard(parity).merge(*Checkerboard(parity).split(x)), x)
-        assert Checkerboard(parity).shapes((2, 4, 6)) == (tuple(a.shape[1:]), tuple(b.shape[1:]))
 
 
 def test_right_predictions_become_zero() -> None:
@@ -263,7 +252,7 @@ def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: i
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Squeeze().output_shape((1, 7, 8)), r"Squeeze needs an even height, .* \(1, 7, 8\)"),
+        (lambda: Squeeze().output_shape((1, 7, 8)), r"Squeeze needs an even height, not .* \(1, 7, 8\)"),
         (lambda: Squeeze()(torch.zeros(1, 1, 8, 7, dtype=torch.long), nothing), r"Squeeze needs an even width"),
         (lambda: Squeeze().output_shape((4,)), r"Squeeze needs maps .* \(4,\)"),
         (lambda: Shuffle(3).output_shape((4, 2, 2)), r"Shuffle permutes 3 channels, .* \(4, 2, 2\)"),
@@ -271,18 +260,17 @@ def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: i
         (lambda: Shuffle(2, seed=1, permutation=[0, 1]), r"Shuffle takes a seed or a permutation, not both"),
         (
             lambda: DenoisingCoupling(mlp(8, 1, 1), top=9),
-            r"DenoisingCoupling: top=9, but the data has 8 classes \(0…7\)",
+            r"DenoisingCoupling: top=9 is out of range: the data has 8 classes \(0…7\), so pass 1…8",
         ),
         (lambda: DenoisingCoupling(mlp(8, 1, 1), top=0), r"DenoisingCoupling: top=0"),
         (lambda: DenoisingCoupling(mlp(8, 1, 1), top=4.0), r"DenoisingCoupling: top=4.0"),
-        (lambda: DenoisingCoupling(mlp(8, 1, 1), top=8, partition="rows"), r"partition='rows', but it must be one of"),
         (
             lambda: DenoisingCoupling(dense(8, 1, 1), top=8).output_shape((1, 2, 2)),
             r"DenoisingCoupling: symbols of shape \(1, 2, 2\) have too few channels",
         ),
         (
             lambda: DenoisingCoupling(dense(8, 1, 1), 8, ChannelSplit(4)).output_shape((4, 2, 2)),
-            r"DenoisingCoupling: the split index 4 leaves one part .* it must be 1…3",
+            r"DenoisingCoupling: the split index 4 leaves one part .* pass 1…3",
         ),
         (
             lambda: DenoisingCoupling(dense(8, 1, 1), top=8).output_shape((4, 2, 2)),
@@ -290,19 +278,24 @@ def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: i
         ),
         (
             lambda: SplitPrior(dense(8, 1, 2), partition=ChannelSplit(1)).output_shape((4, 2, 2)),
-            r"SplitPrior: the net predicts symbols of shape \(2, 2, 2\), .* has to predict \(3, 2, 2\)",
+            r"SplitPrior: the net predicts symbols of shape \(2, 2, 2\), .* must predict \(3, 2, 2\)",
         ),
         (
             lambda: ModularCoupling(mlp(8, 1, 1)).output_shape((2,)),
-            r"ModularCoupling: the net predicts symbols of shape \(1,\), .* has to predict \(2,\)",
+            r"ModularCoupling: the net predicts symbols of shape \(1,\), .* must predict \(2,\)",
         ),
         (lambda: ModularCoupling(mlp(8, 1, 2), temperature=0), r"ModularCoupling: temperature=0"),
-        (lambda: SplitPrior(mlp(8, 1, 1), factor_out="c"), r"SplitPrior: factor_out='c', but it must be 'a' or 'b'"),
+        (lambda: SplitPrior(mlp(8, 1, 1), factor_out="c"), r"SplitPrior: factor_out='c' must be 'a' or 'b'"),
+        (lambda: DenoisingCoupling(PlainNet(8), top=8), r"DenoisingCoupling: num_classes=None, but the net has no"),
+        (lambda: DenoisingCoupling(mlp(8, 1, 1), 8, num_classes=9), r"num_classes=9, but the net has 8"),
         (
-            lambda: DenoisingCoupling(dense(8, 2, 2), 8, "checkerboard").output_shape((1, 3, 2)),
-            r"DenoisingCoupling: a checkerboard needs an even height",
+            lambda: DenoisingCoupling(PlainNet(8), top=8, num_classes=9).output_shape((2,)),
+            r"the net returns \(1, 8, 1\) for symbols \(1, 1\), but logits are \(batch, 9, channels",
         ),
-        (lambda: Checkerboard(2), r"Checkerboard: parity=2"),
+        (
+            lambda: DenoisingCoupling(PlainNet(8), 8, ChannelSplit(1), 8).output_shape((4, None, 2)),
+            r"the net predicts symbols of shape \(1, None, 2\), .* must predict \(3, None, 2\)",
+        ),
     ],
 )
 def test_impossible_layers_are_refused(make: object, message: str) -> None:
@@ -311,23 +304,27 @@ def test_impossible_layers_are_refused(make: object, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if not name.startswith(("squeeze", "shuffle"))])
-def test_symbols_out_of_range_are_refused(name: str) -> None:
-    layer, shape = LAYERS[name](8)
-    x = torch.zeros(2, *shape, dtype=torch.long)
+def test_a_flow_rejects_symbols_out_of_range(name: str) -> None:
+    flow = layer_flow(name, 8)
+    x = torch.zeros(2, *flow.shape, dtype=torch.long)
     x[1].view(-1)[0] = 8
-    with pytest.raises(ValueError, match=r"x contains the symbol 8, but the data has 8 classes \(0…7\)"):
-        layer(x, nothing)
+    for verb in (flow, flow.encode):
+        with pytest.raises(ValueError, match=r"x contains the symbol 8, but the data has 8 classes \(0…7\)"):
+            verb(x)
+    latents = flow.encode(x.clamp(max=7))
+    latents.parts[-1].view(-1)[0] = 8
+    with pytest.raises(ValueError, match=r"latents contains the symbol 8"):
+        flow.decode(latents)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", [name for name in LAYERS if not name.startswith(("squeeze", "shuffle"))])
-def test_weights_that_are_not_numbers_are_refused(name: str, bad: float) -> None:
-    layer, shape = LAYERS[name](8)
-    x = torch.zeros(2, *shape, dtype=torch.long)
+def test_a_flow_rejects_weights_that_are_not_finite(name: str, bad: float) -> None:
+    flow = layer_flow(name, 8)
     with torch.no_grad():
-        list(layer.parameters())[-1].fill_(bad)
-    with pytest.raises(ValueError, match=rf"{type(layer).__name__}: the net's logits contain {bad}"):
-        layer(x, lambda symbols, logits: None)
+        list(flow.layers.parameters())[-1].fill_(bad)
+    with pytest.raises(ValueError, match=rf"layer 0: .*the logits contain {bad}"):
+        flow(torch.zeros(2, *flow.shape, dtype=torch.long))
 
 
 def test_layer_contract_is_abstract() -> None:

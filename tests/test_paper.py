@@ -4,10 +4,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddf.base import FactorizedCategorical
 from ddf.flow import Flow
 from ddf.layers import DenoisingCoupling
 from ddf.nets import MLP
-from ddf.prior import FactorizedCategorical
 
 
 class BestGuess(MLP):

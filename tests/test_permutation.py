@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddf import argsort_top, rank, unrank
-from ddf import permutation as internals
+from ddf import fast_permutation as internals
 from tests.slow_permutation import slow_argsort_top
 
 # Ordinary numbers, ties, both zeros, infinities and the extremes of float32.

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import ddf
+from ddf.base import FactorizedCategorical
 from ddf.data import EightGaussians, Redrawn
 from ddf.flow import Flow
 from ddf.layers import DenoisingCoupling, ModularCoupling, Shuffle, SplitPrior
-from ddf.prior import FactorizedCategorical
 from ddf.spec import DenoisingCouplingSpec, FlowSpec, MLPSpec, ShuffleSpec, SplitPriorSpec
 from ddf.training import RunConflictError, TrainingConfig, TrainingError, fit
 from ddf.training import loop as internals

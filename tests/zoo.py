@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from ddf import architectures, spec
 from ddf.archive import ArchiveWriter, Codec
-from ddf.data.classes import Classes
+from ddf.base import FactorizedCategorical
+from ddf.classes import Classes
 from ddf.exact import IntegerFlow
 from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
 from ddf.layers import (
     ChannelSplit,
-    Checkerboard,
     Conditional,
     DenoisingCoupling,
     Layer,
@@ -29,8 +29,7 @@ from ddf.layers import (
 )
 from ddf.nets import MLP, DenseNet, Net
 from ddf.nets.convolution import Convolution
-from ddf.nets.net import Shape
-from ddf.prior import FactorizedCategorical
+from ddf.shapes import Shape
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -62,6 +61,21 @@ def modular_outputs(k: int) -> int:
     return ModularCoupling.outputs_per_symbol(k, scale=True)
 
 
+class PlainNet(nn.Module):
+    """A classifier that is not a `Net`: an embedding of each symbol of one channel, and a linear layer."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(k, 8)
+        self.readout = nn.Linear(8, k)
+        randomize(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one_hot = x.is_floating_point()  # in flows that are trained end to end
+        features = x.movedim(1, -1) @ self.embedding.weight if one_hot else self.embedding(x.long())
+        return self.readout(features).movedim(-1, 1)
+
+
 # Name → for K classes, a layer and the shape of a small sample for it. Maps have 4 symbols, vectors 2: so few that one
 # can go through all of them.
 LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
@@ -74,8 +88,7 @@ LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
     "denoising, one class": lambda k: (DenoisingCoupling(dense(k, 1, 1), top=1), (2, 1, 2)),
     "denoising, 1 : 3": lambda k: (DenoisingCoupling(dense(k, 1, 3), top=k, partition=ChannelSplit(1)), (4, 1, 1)),
     "denoising, 3 : 1": lambda k: (DenoisingCoupling(dense(k, 3, 1), top=k, partition=ChannelSplit(3)), (4, 1, 1)),
-    "denoising, checkerboard": lambda k: (DenoisingCoupling(dense(k, 2, 2), k, "checkerboard"), (1, 2, 2)),
-    "denoising, odd checkerboard": lambda k: (DenoisingCoupling(dense(k, 2, 2), k, Checkerboard(1)), (1, 2, 2)),
+    "denoising, plain net": lambda k: (DenoisingCoupling(PlainNet(k), top=k, num_classes=k), (2, 2, 1)),
     "denoising of a vector": lambda k: (DenoisingCoupling(mlp(k, 1, 1), top=k), (2,)),
     "modular": lambda k: (ModularCoupling(dense(k, 2, 2 * modular_outputs(k))), (4, 1, 1)),
     "modular, location only": lambda k: (ModularCoupling(dense(k, 1, 1), scale=False), (2, 2, 1)),
@@ -83,16 +96,12 @@ LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
         ModularCoupling(dense(k, 1, 3 * modular_outputs(k)), partition=ChannelSplit(1)),
         (4, 1, 1),
     ),
-    "modular, checkerboard": lambda k: (
-        ModularCoupling(dense(k, 2, 2 * modular_outputs(k)), partition="checkerboard"),
-        (1, 2, 2),
-    ),
     "modular of a vector": lambda k: (ModularCoupling(mlp(k, 1, modular_outputs(k))), (2,)),
     "split prior, b": lambda k: (SplitPrior(dense(k, 2, 2)), (4, 1, 1)),
     "split prior, a": lambda k: (SplitPrior(dense(k, 2, 2), factor_out="a"), (4, 1, 1)),
     "split prior, b of 1 : 3": lambda k: (SplitPrior(dense(k, 1, 3), "b", ChannelSplit(1)), (4, 1, 1)),
     "split prior, a of 1 : 3": lambda k: (SplitPrior(dense(k, 3, 1), "a", ChannelSplit(1)), (4, 1, 1)),
-    "split prior, checkerboard": lambda k: (SplitPrior(dense(k, 2, 2), partition="checkerboard"), (1, 2, 2)),
+    "split prior, plain net": lambda k: (SplitPrior(PlainNet(k), num_classes=k), (2, 2, 1)),
     "split prior of a vector": lambda k: (SplitPrior(mlp(k, 1, 1), factor_out="a"), (2,)),
 }
 
@@ -130,6 +139,12 @@ class TinyNetSpec(spec.NetSpec, builds=TinyNet):
         assert given[0] is not None
         assert predicted[0] is not None
         return TinyNet(num_classes, given[0], predicted[0])
+
+
+@dataclass(frozen=True)
+class PlainNetSpec(spec.NetSpec, builds=PlainNet):
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> PlainNet:
+        return PlainNet(num_classes)
 
 
 SMALL_NET = TinyNetSpec()

@@ -8,7 +8,6 @@ __all__ = [
     "Archive",
     "ArchiveWriter",
     "ChannelSplit",
-    "Checkerboard",
     "DamagedFileError",
     "DdfError",
     "DenoisingCoupling",
@@ -41,7 +40,6 @@ __all__ = [
     "load",
     "rank",
     "recover",
-    "save",
     "spec",
     "unrank",
 ]
@@ -53,13 +51,12 @@ if TYPE_CHECKING:
     from ddf import analysis, architectures, archive, data, exact, labelmaps, spec
     from ddf.archive import Archive, ArchiveWriter, compress, decompress
     from ddf.archive.recover import recover
-    from ddf.checkpoint import save
+    from ddf.base import FactorizedCategorical
     from ddf.errors import DamagedFileError, DdfError
     from ddf.exact import IntegerFlow, export
-    from ddf.flow import Flow, Latents
+    from ddf.flow import Flow, FlowSpec, Latents
     from ddf.layers import (
         ChannelSplit,
-        Checkerboard,
         DenoisingCoupling,
         Layer,
         ModularCoupling,
@@ -67,23 +64,20 @@ if TYPE_CHECKING:
         SplitPrior,
         Squeeze,
     )
-    from ddf.modelfile import load
+    from ddf.models import load
     from ddf.nets import MLP, DenseNet, Net
     from ddf.permutation import argsort_top, rank, unrank
-    from ddf.prior import FactorizedCategorical
-    from ddf.spec import FlowSpec, describe
+    from ddf.plain import describe
     from ddf.training import TrainingConfig, fit
 
 __version__ = "0.1.0"
 
 _HOMES = {  # the home of each name, which is imported when the name is first used
     "ddf.archive": ("Archive", "ArchiveWriter", "compress", "decompress", "recover"),
-    "ddf.checkpoint": ("save",),
     "ddf.exact": ("IntegerFlow", "export"),
-    "ddf.flow": ("Flow", "Latents"),
+    "ddf.flow": ("Flow", "FlowSpec", "Latents"),
     "ddf.layers": (
         "ChannelSplit",
-        "Checkerboard",
         "DenoisingCoupling",
         "Layer",
         "ModularCoupling",
@@ -92,11 +86,11 @@ _HOMES = {  # the home of each name, which is imported when the name is first us
         "Squeeze",
     ),
     "ddf.errors": ("DamagedFileError", "DdfError"),
-    "ddf.modelfile": ("load",),
+    "ddf.models": ("load",),
     "ddf.nets": ("MLP", "DenseNet", "Net"),
     "ddf.permutation": ("argsort_top", "rank", "unrank"),
-    "ddf.prior": ("FactorizedCategorical",),
-    "ddf.spec": ("FlowSpec", "describe"),
+    "ddf.base": ("FactorizedCategorical",),
+    "ddf.plain": ("describe",),
     "ddf.training": ("TrainingConfig", "fit"),
 }
 _MODULES = ("analysis", "architectures", "archive", "data", "exact", "labelmaps", "spec")

@@ -5,7 +5,7 @@ __all__ = ["main"]
 import os
 import sys
 
-from ddf.commands import interruption
+from ddf.cli import interruption
 
 
 def main() -> int:
@@ -19,9 +19,9 @@ def main() -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     interruption.prepare()
     try:
-        from ddf import cli
+        from ddf.cli.main import main as run
 
-        code = cli.main()
+        code = run()
     except KeyboardInterrupt:
         print("\nddf: interrupted", file=sys.stderr)
         code = interruption.code()

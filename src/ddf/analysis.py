@@ -1,39 +1,34 @@
-"""Where the bits go, and what a flow makes of a sample on the way."""
+"""Explanations: the bits of every symbol, and a sample after each layer."""
 
 __all__ = ["Bits", "State", "bits_of", "states_of"]
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log, prod
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ddf.exact import IntegerFlow
 from ddf.flow import Flow
-from ddf.layers import Conditional, Layer, SplitPrior
-from ddf.layers.layer import Rearrangement
-
-Array = np.ndarray[Any, Any]
+from ddf.layers.layer import Layer, Movement, in_layer
+from ddf.logits import log_probs
+from ddf.shapes import Array, fits, format_shape
 
 
 @dataclass(frozen=True)
 class Bits:
-    """What some samples cost.
+    """The bits of some samples.
 
     Arguments:
-        by_symbol: The bits of every symbol (samples, *shape), counted where it was in the data.
-        by_layer: What each layer that codes symbols, and the base, codes them with: its name and its bits.
+        by_symbol: The bits of every symbol (samples, *shape), at its place in the data.
+        by_layer: The name of each layer that factors out symbols, and of the base, with their bits.
     """
 
     by_symbol: Array
     by_layer: tuple[tuple[str, float], ...]
 
     def by_class(self, x: Array, num_classes: int) -> tuple[Array, Array]:
-        """How many symbols of each class there are in the data, and the bits of them."""
+        """Return the number of symbols of each class in the data, and their bits."""
         symbols = np.asarray(x).ravel().astype(np.int64)
         counts = np.bincount(symbols, minlength=num_classes)
         return counts, np.bincount(symbols, weights=self.by_symbol.ravel(), minlength=num_classes)
@@ -41,14 +36,14 @@ class Bits:
 
 @dataclass(frozen=True)
 class State:
-    """What a flow has made of a sample after some of its layers.
+    """A sample after one of the layers of a flow.
 
     Arguments:
-        layer: The name of the last of them.
-        symbols: (height, width), or (1, columns) for a vector: the symbols where they came from; −1 for those that
-            have left the flow. Rows and columns that have left altogether are not there.
-        left: How many symbols are still in the flow.
-        changed: Of the same shape: which symbols a coupling has made something else of, ranks as a rule.
+        layer: The name of the layer.
+        symbols: (height, width), or (1, columns) for a vector: each symbol at its place in the data; −1 for those that
+            have left the flow. Rows and columns without any symbols are omitted.
+        left: The number of symbols that are still in the flow.
+        changed: Which symbols a layer has replaced, usually by ranks; of the same shape.
     """
 
     layer: str
@@ -58,11 +53,11 @@ class State:
 
 
 @torch.no_grad()
-def bits_of(model: Flow | IntegerFlow, x: Array) -> Bits:
-    """Scores samples symbol by symbol.
+def bits_of(flow: Flow, x: Array) -> Bits:
+    """Return the bits of every symbol of some samples.
 
     Arguments:
-        model: A flow, or an integer flow, whose frequencies are then what is counted.
+        flow: A flow of any kind.
         x: Symbols (samples, *shape).
 
     Examples:
@@ -71,112 +66,82 @@ def bits_of(model: Flow | IntegerFlow, x: Array) -> Bits:
         >>> bits_of(flow, np.array([[45, 85]])).by_symbol  # untrained: log2(91) each
         array([[6.5077..., 6.5077...]])
     """
-    x = _checked(model, x, 1)
-    found = _integer_parts(model, x) if isinstance(model, IntegerFlow) else _float_parts(model, x)
-    whole = np.zeros((len(x), prod(x.shape[1:])))
-    by_layer = []
-    for name, places, bits in found:
-        whole[:, places] = bits
-        by_layer.append((name, float(bits.sum())))
-    return Bits(whole.reshape(x.shape), tuple(by_layer))
-
-
-def _checked(model: Flow | IntegerFlow, x: Array, before: int) -> Array:
-    """Symbols with so many dimensions before those of a sample; others are refused."""
     x = np.asarray(x)
-    wanted = tuple("any" if side is None else str(side) for side in model.shape)
-    fits = zip(x.shape[before:], model.shape, strict=False)
-    if x.ndim != before + len(wanted) or any(want is not None and have != want for have, want in fits):
-        what = f"samples ({', '.join(('samples', *wanted))})" if before else f"one sample ({', '.join(wanted)})"
-        raise ValueError(f"symbols of shape {x.shape}, but wanted is {what}")
-    return x
-
-
-def _float_parts(flow: Flow, x: Array) -> Iterator[tuple[str, Array, Array]]:
-    """The name of each layer that codes, the places of what it codes, and the bits (samples, places)."""
-    coded: list[Array] = []
+    if x.ndim == 0 or not fits(x.shape[1:], flow.shape):
+        raise ValueError(f"pass samples of shape (samples, {_sizes(flow)}), not an array of shape {x.shape}")
+    emitted: list[Array] = []
 
     def emit(symbols: Tensor, logits: Tensor) -> None:
-        nats = F.cross_entropy(logits.float(), symbols.long(), reduction="none")
-        coded.append(nats.double().flatten(1).cpu().numpy() / log(2))
+        emitted.append(log_probs(symbols, logits).flatten(1).cpu().numpy() / -log(2))
 
-    symbols = torch.from_numpy(np.ascontiguousarray(x)).to(flow.device)
-    places = torch.arange(prod(x.shape[1:]), device=flow.device).view(1, *x.shape[1:])
+    flow.to_latents(torch.from_numpy(np.ascontiguousarray(x)).to(flow.device), emit)
+    places = _places(flow, x.shape[1:])
+    names, where = [], []
     for i, layer in enumerate(flow.layer_list()):
-        symbols = layer(symbols, emit)
-        places, gone = _follow(layer, i, places)
-        if gone is not None:
-            yield name_of(layer, i), gone, coded.pop()
-    flow.base(symbols, emit)
-    yield "base", places.flatten().cpu().numpy(), coded.pop()
-
-
-def _integer_parts(model: IntegerFlow, x: Array) -> Iterator[tuple[str, Array, Array]]:
-    places = torch.arange(prod(x.shape[1:]), device=model.device).view(1, *x.shape[1:])
-    order: list[tuple[str, Array]] = []
-    for i, layer in enumerate(model.layers):
-        places, gone = _follow(layer, i, places)
-        if gone is not None:
-            order.append((name_of(layer, i), gone))
-    order.append(("base", places.flatten().cpu().numpy()))
-    for (name, gone), (symbols, predictions) in zip(order, reversed(model.forward(x)), strict=True):
-        bits = [prediction.costs(part) for part, prediction in zip(symbols, predictions, strict=True)]
-        yield name, gone, np.stack(bits)
-
-
-def _follow(layer: Layer, number: int, places: Tensor) -> tuple[Tensor, Array | None]:
-    """Where the symbols that go on come from, and those that a layer factors out, if any."""
-    if isinstance(layer, Rearrangement):
-        return layer.arrange(places), None
-    if isinstance(layer, SplitPrior):
-        kept, gone = layer.given_and_target(places)
-        return kept, gone.flatten().cpu().numpy()
-    shape = tuple(places.shape[1:])
-    if layer.output_shape(shape) != shape:
-        raise TypeError(f"layer {number}: where {type(layer).__name__} moves the symbols is not known")
-    return places, None  # a coupling leaves every symbol where it is
-
-
-def name_of(layer: Layer, number: int) -> str:
-    """What a layer is called in tables and pictures."""
-    return f"{number} {type(layer).__name__}"
+        movement = _follow(layer, i, places)
+        places = movement.kept
+        if movement.emitted is not None:
+            names.append(name_of(layer, i))
+            where.append(movement.emitted)
+    bits = np.zeros((len(x), prod(x.shape[1:])))
+    by_layer = []
+    for name, part, found in zip([*names, "base"], [*where, places], emitted, strict=True):
+        bits[:, part.flatten().cpu().numpy()] = found
+        by_layer.append((name, float(found.sum())))
+    return Bits(bits.reshape(x.shape), tuple(by_layer))
 
 
 @torch.no_grad()
-def states_of(model: Flow | IntegerFlow, x: Array) -> list[State]:
-    """What one sample becomes, layer by layer; layers that only move symbols around are left out.
+def states_of(flow: Flow, x: Array) -> list[State]:
+    """Return one sample as data and after each layer, without the layers that only move symbols.
 
     Arguments:
-        model: A flow, or an integer flow.
+        flow: A flow of any kind.
         x: Symbols of one sample, of the flow's shape.
     """
-    x = _checked(model, x, 0)
+    x = np.asarray(x)
+    if not fits(x.shape, flow.shape):
+        raise ValueError(f"pass one sample of shape ({_sizes(flow)}), not an array of shape {x.shape}")
     shape = (x.shape[1:] if x.ndim == 3 else (1, *x.shape)) if x.ndim > 1 else (1, len(x))
-    layers = model.layers if isinstance(model, IntegerFlow) else model.layer_list()
-    symbols = torch.from_numpy(np.ascontiguousarray(x))[None].to(model.device)
-    places = torch.arange(x.size, device=model.device).view(1, *x.shape)
-    symbols = symbols.to(torch.int16) if isinstance(model, IntegerFlow) else symbols
     canvas = np.asarray(x, dtype=np.int64).reshape(-1).copy()
     changed = np.zeros(x.size, dtype=bool)
     found = [_state("data", canvas, changed, shape)]
-    for i, layer in enumerate(layers):
-        symbols = model.carry(layer, symbols) if isinstance(model, IntegerFlow) else layer.carry(symbols)
-        if isinstance(layer, Conditional) and not isinstance(layer, SplitPrior):
-            _, target = layer.given_and_target(places)
-            changed[target.flatten().cpu().numpy()] = True
-        places, _ = _follow(layer, i, places)
-        if isinstance(layer, Rearrangement):
+    places = _places(flow, x.shape)
+    symbols = torch.from_numpy(np.ascontiguousarray(x))[None].to(flow.device)
+    for i, (layer, left) in enumerate(flow.steps(symbols, lambda symbols, logits: None)):
+        movement = _follow(layer, i, places)
+        places = movement.kept
+        if movement.replaced is not None:
+            changed[movement.replaced.flatten().cpu().numpy()] = True
+        if movement.replaced is None and movement.emitted is None:
             continue
-        there = places.flatten().cpu().numpy()
         canvas[:] = -1
-        canvas[there] = symbols.flatten().cpu().numpy()
+        canvas[places.flatten().cpu().numpy()] = left.flatten().cpu().numpy()
         found.append(_state(name_of(layer, i), canvas, changed, shape))
     return found
 
 
+def name_of(layer: Layer, number: int) -> str:
+    """Return the name of a layer in tables and pictures."""
+    return f"{number} {type(layer).__name__}"
+
+
+def _places(flow: Flow, shape: tuple[int, ...]) -> Tensor:
+    return torch.arange(prod(shape), device=flow.device).view(1, *shape)
+
+
+def _follow(layer: Layer, number: int, places: Tensor) -> Movement:
+    with in_layer(number):
+        return layer.follow(places)
+
+
+def _sizes(flow: Flow) -> str:
+    return ", ".join(format_shape((size,)) for size in flow.shape)
+
+
 def _state(layer: str, symbols: Array, changed: Array, shape: tuple[int, ...]) -> State:
-    """The first channel, without the rows and columns that have left."""
+    """Return the state of the first channel, without the rows and columns that have left."""
     first, marks = (whole.reshape(-1, *shape)[0] for whole in (symbols, changed))
-    there = first >= 0
-    rows, columns = there.any(axis=1), there.any(axis=0)
+    present = first >= 0
+    rows, columns = present.any(axis=1), present.any(axis=0)
     return State(layer, first[rows][:, columns].copy(), int((symbols >= 0).sum()), marks[rows][:, columns].copy())

@@ -43,7 +43,7 @@ def eight_gaussians(
           base  FactorizedCategorical(shared=False) → 2
     """
     if couplings < 1:
-        raise ValueError(f"couplings={couplings}, but it takes at least 1")
+        raise ValueError(f"couplings={couplings}, but at least 1 is needed")
     layers: list[LayerSpec] = []
     for i in range(couplings):
         layers += [ShuffleSpec(permutation=(1, 0))] if i else []
@@ -155,7 +155,7 @@ def _multiscale(
 ) -> FlowSpec:
     """For each number in `couplings`: a squeeze, then so many times {shuffle, coupling, split prior if any}."""
     if shuffles not in ("random", "lattice"):
-        raise ValueError(f"shuffles={shuffles!r}, but it must be 'random' or 'lattice'")
+        raise ValueError(f"shuffles={shuffles!r} must be 'random' or 'lattice'")
     layers: list[LayerSpec] = []
     number, last = 0, sum(couplings) - 1
     channels = [Channel(0, 0)]
@@ -236,4 +236,4 @@ def _coupling(
         return DenoisingCouplingSpec(net, top, partition)
     if kind == "modular":
         return ModularCouplingSpec(net, scale, temperature, partition)
-    raise ValueError(f"coupling={kind!r}, but it must be 'denoising' or 'modular'")
+    raise ValueError(f"coupling={kind!r} must be 'denoising' or 'modular'")

@@ -1,148 +1,125 @@
-"""Save and load flows: one safetensors file with the spec inside, never a pickle."""
+"""Load flows from model files without trusting them: everything is compared with the spec before memory is taken."""
 
-__all__ = ["flow_from_bytes", "load_flow", "read_tensors", "save", "write_tensors"]
+__all__ = ["flow_from_bytes", "outline"]
 
-from collections.abc import Mapping
-from os import PathLike
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ddf.data.classes import classes_from_plain
-from ddf.files import atomic_write
-from ddf.flow import Flow
-from ddf.layers import Shuffle
-from ddf.modelfile import DamagedFileError, Entry, about, pack, read, reading, unpack
-from ddf.spec import FlowSpec, describe, from_plain, to_plain
+from ddf.errors import DamagedFileError
+from ddf.flow import Flow, FlowSpec
+from ddf.layers import Layer, Shuffle, ShuffleSpec
+from ddf.layers.layer import in_layer
+from ddf.modelfile import about, reading
+from ddf.nets.net import NetSpec, channels_of
+from ddf.shapes import Shape
+from ddf.tensorfile import tensors_from_bytes
 
-_DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I32": torch.int32,
-    "F32": torch.float32,
-    "I64": torch.int64,
-    "F64": torch.float64,
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-def save(flow: Flow, path: str | PathLike[str]) -> None:
-    """Write a flow to one file: its spec, its weights and shuffles, and which of its layers are trained.
-
-    The file is written atomically, and equal flows give equal files.
-
-    Examples:
-        >>> from ddf import architectures
-        >>> flow = architectures.eight_gaussians().build(seed=0)
-        >>> save(flow, "flow.safetensors")
-        >>> load_flow("flow.safetensors").spec == flow.spec
-        True
-    """
-    spec, tensors = describe(flow), flow.state_dict()
-    spec.check_limits()
-    _check_finite(tensors, ValueError, "the flow was not saved")
-    header = {
-        "kind": "flow",
-        "spec": to_plain(spec),
-        "frozen": [layer.frozen for layer in flow.parts()],
-        "classes": None if flow.classes is None else flow.classes.to_plain(),
-        "about": flow.about,
-    }
-    write_tensors(Path(path), tensors, header)
-
-
-def load_flow(path: str | PathLike[str], device: torch.device | str = "cpu") -> Flow:
-    """Load a flow that `save` wrote; refuse models of other kinds."""
-    return flow_from_bytes(read(path), str(path)).to(device)
+_EXTRA = "_extra_state"
 
 
 def flow_from_bytes(data: bytes, name: str) -> Flow:
-    """Load a flow from the bytes of its file.
+    """Load a flow from the contents of its file.
 
     Arguments:
-        data: The bytes.
-        name: What to call them in errors.
+        data: The contents of the file.
+        name: Its name in error messages.
     """
-    tensors, header = _tensors(data, name)
+    tensors, header = tensors_from_bytes(data, name)
     if header.get("kind") != "flow":
-        raise DamagedFileError(f"{name} holds a model of the kind {header.get('kind')!r}; pass the float flow instead")
-    _check_finite(tensors, DamagedFileError, f"{name} was not loaded")
+        raise DamagedFileError(f"{name} does not hold a flow but a model of the kind {header.get('kind')!r}")
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            value = tensor[~tensor.isfinite()][0].item()
+            raise DamagedFileError(f"{key} contains {value}: {name} was not loaded")
     with reading(f"{name} does not describe a flow"):
         return _restore(header, tensors)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write tensors and a header to a safetensors file, atomically.
-
-    Examples:
-        >>> write_tensors(Path("ones.safetensors"), {"ones": torch.ones(3)}, {"kind": "example"})
-        >>> read_tensors(Path("ones.safetensors"))
-        ({'ones': tensor([1., 1., 1.])}, {'kind': 'example'})
-    """
-    entries = {}
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        entries[name] = Entry(_NAMES[plain.dtype], tuple(plain.shape), plain.flatten().view(torch.uint8).numpy().data)
-    data = pack(entries, header)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(data)
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors and the header that `write_tensors` wrote."""
-    return _tensors(read(path), str(path))
-
-
-def _tensors(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    entries, header = unpack(data, name)
-    tensors = {}
-    for key, (dtype, shape, values) in entries.items():
-        if dtype not in _DTYPES:
-            raise DamagedFileError(f"{name}: {key} has the dtype {dtype}, which ddf does not write")
-        # Into memory of its own, which is aligned: libraries may add in another order where it is not.
-        tensor = torch.empty(shape, dtype=_DTYPES[dtype])
-        tensor.flatten().view(torch.uint8).numpy().data[:] = values
-        tensors[key] = tensor
-    return tensors, header
-
-
-def _restore(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> Flow:
-    spec = from_plain(header["spec"])
-    if not isinstance(spec, FlowSpec):
-        raise ValueError(f"its spec is a {type(spec).__name__}")
-    flow = spec.outline({name: tensor.shape for name, tensor in tensors.items()}).eval()
-    for name, wanted in flow.state_dict().items():
-        have = tensors[name]
-        if have.dtype != wanted.dtype and not (have.is_floating_point() and wanted.is_floating_point()):
-            raise ValueError(f"{name} is {have.dtype}, but a flow needs {wanted.dtype}")
+def _restore(header: dict[str, Any], tensors: dict[str, Tensor]) -> Flow:
+    spec = FlowSpec.from_plain(header["spec"])
+    shapes = {name: tensor.shape for name, tensor in tensors.items() if name != _EXTRA}
+    flow = outline(spec, shapes).eval()
+    for name, expected in flow.state_dict().items():
+        found = tensors[name]
+        if found.dtype != expected.dtype and not (found.is_floating_point() and expected.is_floating_point()):
+            raise ValueError(f"{name} is {found.dtype}, but a flow needs {expected.dtype}")
     flow.load_state_dict(tensors, assign=True)  # in the dtypes of the file
     if any(buffer.is_meta for buffer in flow.buffers()):  # buffers that a net computes and that are not stored in files
         flow = spec.build().eval()
         flow.load_state_dict(tensors, assign=True)
-    if header.get("classes") is not None:
-        flow.classes = classes_from_plain(header["classes"])
-        if flow.classes.num_classes != flow.num_classes:
-            raise ValueError(f"it names {flow.classes.num_classes} classes, but the flow has {flow.num_classes}")
     flow.about = about(header)
-    frozen = header["frozen"]
-    if not isinstance(frozen, list) or [type(one) for one in frozen] != [bool] * len(flow.parts()):
-        raise ValueError(f"`frozen` has true or false for each of its {len(flow.parts())} parts, but it is {frozen!r}")
-    for part, is_frozen in zip(flow.parts(), frozen, strict=True):
-        if isinstance(part, Shuffle):
-            part.check()
-        if is_frozen:
-            part.freeze()
+    for layer in flow.layer_list():
+        if isinstance(layer, Shuffle):
+            layer.check()
     return flow
 
 
-def _check_finite(tensors: Mapping[str, Tensor], error: type[ValueError], consequence: str) -> None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            value = tensor[~tensor.isfinite()][0].item()
-            raise error(f"{name} contains {value}: {consequence}")
+def outline(
+    spec: FlowSpec, tensors: Mapping[str, Sequence[int]], convert: Callable[[nn.Module], nn.Module] = lambda net: net
+) -> Flow:
+    """Build a flow for the tensors of a file, after checking that they are those that it needs.
+
+    This takes no more time and memory than the tensors: the weights of the nets and of the base are on PyTorch's meta
+    device, and each layer is compared with its tensors before the next one is built.
+
+    Arguments:
+        spec: The spec of the flow.
+        tensors: The shape of each tensor, by its name in the flow.
+        convert: A function that converts each net.
+    """
+    spec.check_limits()
+    left = {name: tuple(shape) for name, shape in tensors.items()}
+    counts = Counter(name.split(".")[1] for name in left if name.startswith("layers."))
+    layers: list[Layer] = []
+    shape: Shape = spec.shape
+    for i, layer in enumerate(spec.layers):
+        with in_layer(i):
+            net = getattr(layer, "net", None)
+            if isinstance(net, NetSpec):
+                if net.least_tensors > counts[str(i)]:
+                    raise ValueError(f"{net} needs more tensors than the {counts[str(i)]} that the file has for it")
+                layer = replace(cast("Any", layer), net=_Outline(net, convert))
+            elif isinstance(layer, ShuffleSpec):
+                _compare(f"layers.{i}.order", (channels_of(shape),), left.get(f"layers.{i}.order"))
+            layers.append(layer.build(spec.num_classes, shape))
+            shape = layers[-1].output_shape(shape)
+        _compare_all(f"layers.{i}.", layers[-1], left)
+    with torch.device("meta"):
+        base = spec.base.build(spec.num_classes, shape)
+    _compare_all("base.", base, left)
+    if left:
+        raise ValueError(f"unexpected tensors: {', '.join(left)}")
+    return Flow(layers, base, spec.shape)
+
+
+@dataclass(frozen=True)
+class _Outline(NetSpec):
+    """Builds a net on PyTorch's meta device, where tensors take no memory, and converts it there."""
+
+    net: NetSpec
+    convert: Callable[[nn.Module], nn.Module]
+
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> nn.Module:
+        with torch.device("meta"):
+            return self.convert(self.net.build(num_classes, given, predicted))
+
+
+def _compare_all(prefix: str, module: nn.Module, left: dict[str, tuple[int, ...]]) -> None:
+    """Compare the tensors of a module, and remove them from those that are left."""
+    for name, tensor in module.state_dict().items():
+        found = left.pop(prefix + name, None)
+        if name != _EXTRA or found is not None:  # `load_state_dict` checks that the extra state is not missing
+            _compare(prefix + name, tensor.shape, found)
+
+
+def _compare(name: str, expected: Sequence[int], found: Sequence[int] | None) -> None:
+    """Raise an error for a tensor whose shape differs from the one that a flow needs."""
+    if found is None:
+        raise ValueError(f"the tensor {name} is missing")
+    if tuple(found) != tuple(expected):
+        raise ValueError(f"{name} has the shape {tuple(found)}, but the spec needs {tuple(expected)}")

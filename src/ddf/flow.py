@@ -1,35 +1,36 @@
 """A flow: a list of layers with a base distribution at the end, walked in two directions."""
 
-__all__ = ["Flow", "Latents"]
+__all__ = ["Flow", "FlowSpec", "Latents"]
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log, prod
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ddf.base import FactorizedCategorical, FactorizedCategoricalSpec
+from ddf.classes import MOST_CLASSES, Classes, Columns, classes_from_plain
+from ddf.errors import LimitError
 from ddf.layers.conditional import Conditional
-from ddf.layers.layer import Draw, Emit, Layer, Shape
-from ddf.nets.net import check_size
-from ddf.prior import FactorizedCategorical
-from ddf.symbols import check_symbols, one_hot
+from ddf.layers.layer import Draw, Emit, Layer, LayerSpec, in_layer
+from ddf.logits import draw_symbols, log_probs
+from ddf.plain import MOST_LAYERS, Spec, describe, from_plain, to_plain
+from ddf.shapes import Shape, check_size, fits, format_shape
+from ddf.symbols import check_symbols
+from ddf.tensorfile import write_tensors
 
-if TYPE_CHECKING:
-    from ddf.data.classes import Classes, Columns
-    from ddf.spec import FlowSpec
-
-
-_MOST_GAIN = 5.0  # nats that a relaxed symbol is said to win at most: what hardly ever happens must not drown the rest
+_MOST_SIZES = 8
+_MOST_SYMBOLS = 1 << 40
 
 
 @dataclass(frozen=True, eq=False)
 class Latents:
-    """What a flow turns data into: the symbols that each split prior factored out, and last those of the base.
+    """The output of `Flow.encode`: the symbols that each split prior factored out, and last those of the base.
 
     Arguments:
         parts: Symbols (batch, channels, *spatial) each, in the order of the forward walk.
@@ -50,21 +51,22 @@ class Latents:
 
 
 class Flow(nn.Module):
-    """An exact-likelihood model of categorical data: invertible layers, and a base distribution of what they leave.
+    """An exact-likelihood model of categorical data: invertible layers, and a base distribution of their output.
 
-    `forward` walks from data to latents and `inverse` from latents to data. Everything else is a small function over
-    these two: what the layers and the base emit is summed up, kept or coded; what they draw is replayed or sampled.
+    `to_latents` walks from data to latents and `to_data` from latents to data. Everything else is a small function of
+    these two: the symbols that layers and base emit are scored, stored or coded, and those that they draw are sampled,
+    replayed or decoded.
 
     References:
         Discrete Denoising Flows (Lindt & Hoogeboom, 2021)
 
     Arguments:
-        layers: The layers, from the data on.
-        base: The distribution of what the last layer leaves.
+        layers: The layers, from data to latents.
+        base: The distribution of the output of the last layer.
         shape: (channels, *spatial) of one sample, (D,) for a vector. None stands for any spatial size.
 
-    What the symbols stand for, if that is known, is in its attribute `classes`; what else is worth knowing (plain data)
-    in `about`. Both go into its file as well.
+    The attribute `classes` holds the meaning of the symbols, if it is known, and is part of the state dict. The
+    attribute `about` holds other information, as plain data. Both are saved in the model file.
 
     Examples:
         >>> from ddf import architectures
@@ -78,11 +80,13 @@ class Flow(nn.Module):
         torch.Size([3, 2])
     """
 
+    __call__: Callable[..., Tensor]
+
     def __init__(self, layers: Sequence[Layer], base: FactorizedCategorical, shape: Sequence[int | None]) -> None:
         super().__init__()
         for i, layer in enumerate(layers):
             if not isinstance(layer, Layer):
-                raise TypeError(f"layer {i} is no Layer, but a {type(layer).__name__}")
+                raise TypeError(f"layer {i} must be a Layer, not a {type(layer).__name__}")
         self.layers = nn.ModuleList(layers)
         self.base = base
         self.shape = tuple(shape)
@@ -100,46 +104,53 @@ class Flow(nn.Module):
 
     # ---- The two walks -----------------------------------------------------------------------------------------------
 
-    def forward(self, x: Tensor, emit: Emit) -> None:
-        """Walks from data to latents: all that is factored out on the way, and at the end, goes to `emit`."""
-        for i, layer in enumerate(self.layer_list()):
-            with _in_layer(i):
-                x = layer(x, emit)
+    def to_latents(self, x: Tensor, emit: Emit) -> None:
+        """Walk from data to latents: pass everything that is factored out, and the rest at the end, to `emit`."""
+        for _, output in self.steps(x, emit):
+            x = output
         self.base(x, emit)
 
-    def inverse(self, batch: int, shape: Shape, draw: Draw) -> Tensor:
-        """Walks from latents to data: all that `forward` emitted is asked of `draw`, in the reverse order.
+    def steps(self, x: Tensor, emit: Emit) -> Iterator[tuple[Layer, Tensor]]:
+        """Take the steps of `to_latents` one by one: yield each layer and its output."""
+        for i, layer in enumerate(self.layer_list()):
+            with in_layer(i):
+                x = layer(x, emit)
+            yield layer, x
+
+    def to_data(self, batch: int, shape: Shape, draw: Draw) -> Tensor:
+        """Walk from latents to data: request from `draw` what `to_latents` emitted, in the reverse order.
 
         Arguments:
             batch: The number of samples.
-            shape: The shape of what the base draws; see `latent_shape`.
-            draw: Called with logits, returns symbols.
+            shape: The shape of the symbols that the base draws; see `latent_shape`.
+            draw: A function from logits to symbols.
         """
         z = self.base.inverse(batch, shape, draw)
         for i, layer in reversed(list(enumerate(self.layer_list()))):
-            with _in_layer(i):
+            with in_layer(i):
                 z = layer.inverse(z, draw)
         return z
 
     def latent_shape(self, shape: Shape) -> Shape:
-        """Returns the shape of what the layers leave to the base of a sample of `shape`; refuses what cannot work."""
+        """Return the shape that the base sees for a sample of `shape`; raise an error if a layer cannot work on it."""
         for i, layer in enumerate(self.layer_list()):
-            with _in_layer(i):
+            with in_layer(i):
                 shape = layer.output_shape(shape)
         self.base.check_shape(shape)
         return shape
 
-    # ---- The verbs ---------------------------------------------------------------------------------------------------
+    # ---- Scores ------------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor, batch_size: int = 64) -> Tensor:
+        """Return `log_prob(x)`."""
+        return self.log_prob(x, batch_size)
 
     def log_prob(self, x: Tensor, batch_size: int = 64) -> Tensor:
-        """The natural logarithm of the probability of each sample.
+        """Return the natural logarithm of the probability of each sample: (samples,), float64.
 
         Arguments:
             x: Symbols (samples, *shape).
-            batch_size: How many samples to work on at a time. It does not change the result.
-
-        Returns:
-            (samples,), float64.
+            batch_size: Number of samples to process at a time. It does not affect the result.
         """
 
         def score(x: Tensor) -> Tensor:
@@ -147,37 +158,46 @@ class Flow(nn.Module):
 
             def emit(symbols: Tensor, logits: Tensor) -> None:
                 nonlocal total
-                nats = F.cross_entropy(logits.float(), symbols.long(), reduction="none")
-                total = total - nats.double().flatten(1).sum(1)
+                total = total + log_probs(symbols, logits).flatten(1).sum(1)
 
-            self.forward(x, emit)
+            self.to_latents(x, emit)
             return total
 
         return torch.cat([score(batch) for batch in self._batches(x, batch_size)])
 
     @torch.no_grad()
     def bits_per_dim(self, x: Tensor, batch_size: int = 64) -> Tensor:
-        """The bits that each sample costs, divided by its number of symbols: (samples,), float64."""
+        """Return the bits of each sample, divided by its number of symbols: (samples,), float64."""
         return self.log_prob(x, batch_size) / (-log(2) * prod(x.shape[1:]))
+
+    # ---- Latents -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def encode(self, x: Tensor, batch_size: int = 64) -> Latents:
-        """Turns data into latents, from which `decode` gets it back exactly.
+        """Convert data to latents, from which `decode` restores it exactly.
 
         Arguments:
-            x: Symbols (samples, *shape) of any integer dtype. The latents have the same, if it can hold every class.
-            batch_size: How many samples to work on at a time. It does not change the result.
+            x: Symbols (samples, *shape) of any integer dtype. The latents have the same dtype if it can hold every
+                class.
+            batch_size: Number of samples to process at a time. It does not affect the result.
         """
         batches = []
         for batch in self._batches(x, batch_size):
             parts: list[Tensor] = []
-            self.forward(batch, lambda symbols, logits, parts=parts: parts.append(symbols))  # type: ignore[misc]
+            self.to_latents(batch, lambda symbols, logits, parts=parts: parts.append(symbols))  # type: ignore[misc]
             batches.append(parts)
         return Latents(tuple(torch.cat(parts) for parts in zip(*batches, strict=True)))
 
     @torch.no_grad()
     def decode(self, latents: Latents, batch_size: int = 64) -> Tensor:
-        """Turns latents back into data: symbols (samples, *shape)."""
+        """Convert latents back to data: symbols (samples, *shape)."""
+        if not isinstance(latents, Latents):
+            raise TypeError(f"decode takes the Latents that encode returns, not a {type(latents).__name__}")
+        if not latents.parts:
+            raise ValueError("the latents are empty")
+        lengths = {len(part) for part in latents.parts}
+        if len(lengths) > 1:
+            raise ValueError(f"the parts of the latents hold different numbers of samples: {sorted(lengths)}")
 
         def replay(parts: tuple[Tensor, ...]) -> Tensor:
             left = list(parts)
@@ -185,28 +205,23 @@ class Flow(nn.Module):
             def draw(logits: Tensor) -> Tensor:
                 shape = logits.shape[:1] + logits.shape[2:]
                 if not left or left[-1].shape != shape:
-                    have = tuple(left[-1].shape[1:]) if left else "nothing"
+                    found = tuple(left[-1].shape[1:]) if left else "nothing"
                     raise ValueError(
-                        f"these latents are not this flow's: it needs {tuple(shape[1:])} where they hold {have}"
+                        f"the latents are not from this flow: it needs {tuple(shape[1:])}, but they have {found}"
                     )
                 return check_symbols(left.pop(), self.num_classes, name="latents")
 
-            x = self.inverse(len(parts[-1]), tuple(parts[-1].shape[1:]), draw)
+            x = self.to_data(len(parts[-1]), tuple(parts[-1].shape[1:]), draw)
             if left:
                 raise ValueError(
-                    f"these latents are not this flow's: {len(left)} of their {len(parts)} parts are left over"
+                    f"the latents are not from this flow: {len(left)} of their {len(parts)} parts are not needed"
                 )
             return x
 
-        if not isinstance(latents, Latents):
-            raise TypeError(f"decode takes Latents, as encode returns them, but is given a {type(latents).__name__}")
-        if not latents.parts:
-            raise ValueError("these latents are empty")
-        lengths = {len(part) for part in latents.parts}
-        if len(lengths) > 1:
-            raise ValueError(f"the parts of these latents hold different numbers of samples: {sorted(lengths)}")
         split = [part.to(self.device).split(_check_batch_size(batch_size)) for part in latents.parts]
         return torch.cat([replay(parts) for parts in zip(*split, strict=True)])
+
+    # ---- Samples -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def sample(
@@ -216,101 +231,84 @@ class Flow(nn.Module):
         size: Sequence[int] | None = None,
         batch_size: int = 64,
     ) -> Tensor:
-        """Draws `n` samples.
+        """Draw `n` samples: symbols (n, *shape), int64.
 
         Arguments:
-            n: How many.
-            generator: The source of randomness, on the flow's device; PyTorch's own if None.
-            size: The spatial size of the samples, for a flow of any size.
-            batch_size: How many samples to work on at a time.
-
-        Returns:
-            Symbols (n, *shape), int64.
+            n: Number of samples.
+            generator: Random number generator, on the device of the flow; PyTorch's default one if None.
+            size: Spatial size of the samples, for a flow of any size.
+            batch_size: Number of samples to process at a time.
         """
-
-        def draw(logits: Tensor) -> Tensor:
-            logits = logits.movedim(1, -1)
-            chances = logits.float().softmax(-1).flatten(0, -2)
-            return torch.multinomial(chances, 1, generator=generator).view(logits.shape[:-1])
-
         if n < 0:
-            raise ValueError(f"n={n}, but a number of samples cannot be negative")
+            raise ValueError(f"n={n} must not be negative")
         shape = self.shape if size is None else (self.shape[0], *size)
         self.check_sample_shape(shape)
         if None in shape:
-            raise ValueError(f"this flow has no size of its own {self.shape}: say which with size=(height, width)")
+            raise ValueError(f"this flow models samples of any size ({format_shape(shape)}): pass size=(height, width)")
         if generator is not None and not isinstance(generator, torch.Generator):
-            raise TypeError(
-                f"generator={generator!r}, but it must be a torch.Generator: torch.Generator().manual_seed(0)"
-            )
+            raise TypeError(f"generator={generator!r} must be a torch.Generator: torch.Generator().manual_seed(0)")
         if generator is not None and generator.device.type != self.device.type:
             raise ValueError(f"the generator is on {generator.device}, but the flow is on {self.device}")
         latent_shape = self.latent_shape(shape)
         step = _check_batch_size(batch_size)
         counts = [min(step, n - i) for i in range(0, n, step)] or [0]
-        return torch.cat([self.inverse(count, latent_shape, draw) for count in counts])
+        return torch.cat(
+            [self.to_data(count, latent_shape, lambda logits: draw_symbols(logits, generator)) for count in counts]
+        ).long()
 
-    def relaxed_log_prob(self, x: Tensor, power: float = 0.5) -> Tensor:
-        """`log_prob` of one batch with straight-through gradients, to train flows of modular couplings end to end.
+    # ---- Training ----------------------------------------------------------------------------------------------------
 
-        The log-probability of a vector z that is no longer one-hot can be read in more ways than one. With power 0 it
-        is the sum of z · log p, as is usual. That counts what a shift would win and what it would lose alike, so nets
-        first agree on no shift at all, which is best on average, until their softmax is saturated, and learn nothing
-        more. With power r it is log(sum of z · p^r) / r, the same for one-hot vectors: there it matters most what a
-        shift would win.
+    def freeze(self) -> "Flow":
+        """Mark all layers and the base as trained; see `Freezable`."""
+        for part in self.parts():
+            part.freeze()
+        return self
 
-        Arguments:
-            x: Symbols (batch, *shape).
-            power: The r above, 0 to 1.
-        """
-        (x,) = self._batches(x, max(1, len(x)))
-        return self.relaxed_walk(x, power)
+    def thaw(self) -> "Flow":
+        """Make all layers and the base trainable again."""
+        for part in self.parts():
+            part.thaw()
+        return self
 
-    def relaxed_walk(self, x: Tensor, power: float = 0.5) -> Tensor:
-        """`relaxed_log_prob` of symbols that have been checked before and are on the flow's device."""
-        total = torch.zeros(len(x), device=self.device)
-
-        def emit(symbols: Tensor, logits: Tensor) -> None:
-            nonlocal total
-            chances = logits.float().log_softmax(dim=1)
-            fixed = symbols.detach()
-            taken = (fixed * chances).sum(dim=1, keepdim=True)
-            # The gradient of log(sum of z · p^r) / r at a one-hot z, but for a constant, which has no effect.
-            gain = (chances - taken).detach()
-            slope = torch.expm1(power * gain.clamp(max=_MOST_GAIN)) / power if power else gain
-            total = total + (taken + ((symbols - fixed) * slope).sum(dim=1, keepdim=True)).flatten(1).sum(1)
-
-        vectors = one_hot(x, self.num_classes, self.base.logits.dtype)
-        for i, layer in enumerate(self.layer_list()):
-            with _in_layer(i):
-                vectors = layer.relax(vectors, emit)
-        self.base.relax(vectors, emit)
-        return total
-
-    # ---- A flow as a thing -------------------------------------------------------------------------------------------
+    # ---- State, spec and file ----------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        """Where the flow is; what the verbs are given is brought there."""
+        """The device of the flow, to which inputs are moved."""
         return self.base.logits.device
 
     @property
     def spec(self) -> "FlowSpec":
         """The flow as plain data, without its weights."""
-        from ddf.spec import describe
+        spec: FlowSpec = describe(self)
+        return spec
 
-        return describe(self)
+    def get_extra_state(self) -> Tensor:
+        """Return the classes as the bytes of a JSON text."""
+        text = json.dumps(None if self.classes is None else self.classes.to_plain())
+        return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        plain = json.loads(bytes(state.cpu().numpy()))
+        classes = None if plain is None else classes_from_plain(plain)
+        if classes is not None and classes.num_classes != self.num_classes:
+            raise ValueError(f"{classes.num_classes} classes are named, but the flow has {self.num_classes}")
+        self.classes = classes
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the flow to one file; `ddf.load(path)` reads it."""
-        from ddf.checkpoint import save
-
-        save(self, path)
+        """Write the flow to one file, atomically; `ddf.load(path)` reads it. Equal flows give equal files."""
+        spec, tensors = self.spec, self.state_dict()
+        spec.check_limits()
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                value = tensor[~tensor.isfinite()][0].item()
+                raise ValueError(f"{name} contains {value}: the flow was not saved")
+        write_tensors(Path(path), tensors, {"kind": "flow", "spec": to_plain(spec), "about": self.about})
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.parameters())
-        lines = [f"Flow of {self.num_classes} classes, shape {_brief(self.shape)}, {parameters:,} parameters"]
-        shape = self.shape
+        lines = [f"Flow of {self.num_classes} classes, shape {format_shape(self.shape)}, {parameters:,} parameters"]
+        shape: Shape = self.shape
         for i, layer in enumerate(self.layer_list()):
             shape = layer.output_shape(shape)
             lines.append(_line(f"{i:>4}", layer, shape))
@@ -318,55 +316,120 @@ class Flow(nn.Module):
         return "\n".join(lines)
 
     def parts(self) -> list[Layer | FactorizedCategorical]:
-        """The layers and the base, in order."""
+        """Return the layers and the base, in order."""
         return [*self.layer_list(), self.base]
 
     def layer_list(self) -> list[Layer]:
-        """The layers, in order."""
+        """Return the layers, in order."""
         return list(self.layers)  # type: ignore[arg-type]
 
     def check_sample_shape(self, shape: Shape) -> None:
-        """Refuses samples of a shape other than the flow's."""
-        if len(shape) != len(self.shape) or any(
-            want not in (None, have) for have, want in zip(shape, self.shape, strict=True)
-        ):
-            raise ValueError(f"the flow is for samples of shape {_brief(self.shape)}, but these have {_brief(shape)}")
+        """Raise an error for samples of a shape other than the flow's."""
+        if not fits(shape, self.shape):
+            raise ValueError(f"the flow models samples of shape {format_shape(self.shape)}, not {format_shape(shape)}")
 
     def _batches(self, x: Tensor, batch_size: int) -> Iterator[Tensor]:
-        """Checks data and hands it out in batches on the flow's device."""
-        if not isinstance(x, Tensor):
-            x = check_symbols(x, self.num_classes)  # says what is wrong with it
+        """Check data, which no layer does, and yield it in batches on the flow's device."""
+        x = check_symbols(x, self.num_classes)
         if x.ndim == 0:
-            raise ValueError("x is a single symbol, but it needs an axis of samples")
+            raise ValueError("x is a single symbol, but an axis of samples is needed")
         shape = tuple(x.shape[1:])
         self.check_sample_shape(shape)
         if None in self.shape:
             self.latent_shape(shape)
-        x = check_symbols(x, self.num_classes)
         for batch in x.split(_check_batch_size(batch_size)):
             yield batch.to(self.device)
 
 
 def _check_batch_size(batch_size: int) -> int:
     if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}, but it must be at least 1")
+        raise ValueError(f"batch_size={batch_size} must be at least 1")
     return batch_size
 
 
-@contextmanager
-def _in_layer(index: int) -> Iterator[None]:
-    """Says which layer an error comes from."""
-    try:
-        yield
-    except TypeError as error:
-        raise TypeError(f"layer {index}: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"layer {index}: {error}") from error
-
-
-def _brief(shape: Shape) -> str:
-    return " × ".join("any" if size is None else str(size) for size in shape)
-
-
 def _line(label: str, module: Layer | FactorizedCategorical, shape: Shape) -> str:
-    return f"  {label}  {module} → {_brief(shape)}{', frozen' if module.frozen else ''}"
+    return f"  {label}  {module} → {format_shape(shape)}{', frozen' if module.frozen else ''}"
+
+
+@dataclass(frozen=True)
+class FlowSpec(Spec, builds=Flow):
+    """A flow as plain data, without its weights.
+
+    Arguments:
+        num_classes: The number of classes K.
+        shape: (channels, *spatial) of one sample, (D,) for a vector. None stands for any spatial size.
+        layers: The layers, from data to latents.
+        base: The distribution of the output of the last layer.
+
+    Examples:
+        >>> from ddf.spec import DenoisingCouplingSpec, DenseNetSpec, SqueezeSpec
+        >>> spec = FlowSpec(
+        ...     num_classes=8,
+        ...     shape=(1, 32, 64),
+        ...     layers=(SqueezeSpec(), DenoisingCouplingSpec(DenseNetSpec(blocks=2, hidden=32), top=4)),
+        ... )
+        >>> spec.build()
+        Flow of 8 classes, shape 1 × 32 × 64, 31,584 parameters
+             0  Squeeze() → 4 × 16 × 32
+             1  DenoisingCoupling(DenseNet(blocks=2, hidden=32), ChannelSplit(index=None), top=4) → 4 × 16 × 32
+          base  FactorizedCategorical(shared=False) → 4 × 16 × 32
+        >>> FlowSpec.from_json(spec.to_json()) == spec
+        True
+    """
+
+    num_classes: int
+    shape: tuple[int | None, ...]
+    layers: tuple[LayerSpec, ...]
+    base: FactorizedCategoricalSpec = FactorizedCategoricalSpec()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "layers", tuple(self.layers))
+
+    def build(self, seed: int = 0) -> Flow:
+        """Build the flow. The seed determines the weights, and the shuffles that do not have a seed of their own."""
+        check_size("FlowSpec", num_classes=self.num_classes)
+        layers: list[Layer] = []
+        shape: Shape = self.shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for i, spec in enumerate(self.layers):
+                with in_layer(i):
+                    spec = spec.seeded((seed * 1_000_003 + i) % (1 << 62), shape)
+                    layers.append(spec.build(self.num_classes, shape))
+                    shape = layers[-1].output_shape(shape)
+        return Flow(layers, self.base.build(self.num_classes, shape), self.shape)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the spec as JSON."""
+        return json.dumps(to_plain(self), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> "FlowSpec":
+        """Parse what `to_json` returned."""
+        try:
+            plain = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"the spec of a flow is not JSON: {error}") from error
+        return cls.from_plain(plain)
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> "FlowSpec":
+        """Convert what `to_plain` returned; raise an error for the spec of anything but a flow."""
+        spec = from_plain(plain)
+        if not isinstance(spec, cls):
+            raise ValueError(f"the spec of a flow begins with kind 'Flow', but this one is a {type(spec).__name__}")
+        return spec
+
+    def check_limits(self) -> None:
+        """Raise an error for a flow that is too large for a file."""
+        if self.num_classes > MOST_CLASSES:
+            raise LimitError(f"{self.num_classes} classes, but a flow in a file has at most {MOST_CLASSES}")
+        if len(self.layers) > MOST_LAYERS:
+            raise LimitError(f"{len(self.layers)} layers, but a flow in a file has at most {MOST_LAYERS}")
+        known = [size for size in self.shape if size is not None]
+        if len(self.shape) > _MOST_SIZES or max(known, default=0) > _MOST_SYMBOLS or prod(known) > _MOST_SYMBOLS:
+            raise LimitError(
+                f"samples of the shape {self.shape}, but those of a flow in a file have at most {_MOST_SIZES} sizes "
+                f"and {_MOST_SYMBOLS} symbols"
+            )

@@ -1,17 +1,15 @@
 """Model files: arrays, a header of plain data and a checksum over both, in one safetensors file.
 
-The header's `"kind"` names what the file holds: `"flow"`, `"integer"` or `"labelmaps"`. Nothing here imports PyTorch or
-numba before a model that needs it is loaded.
+The header's `"kind"` names what the file holds: `"flow"`, `"integer"` or `"labelmaps"`. Neither PyTorch
+nor numba is imported here.
 """
 
 __all__ = [
-    "DamagedFileError",
     "Entry",
     "about",
     "arrays_from_bytes",
     "arrays_to_bytes",
-    "from_bytes",
-    "load",
+    "kind_of_file",
     "pack",
     "read",
     "read_arrays",
@@ -27,19 +25,13 @@ from contextlib import contextmanager
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddf.errors import DamagedFileError, DdfError, LimitError
+from ddf.errors import DamagedFileError, LimitError
 from ddf.files import atomic_write
-
-if TYPE_CHECKING:
-    import torch
-
-    from ddf.exact import IntegerFlow
-    from ddf.flow import Flow
-    from ddf.labelmaps import CausalFlow
+from ddf.shapes import Array
 
 FORMAT = 1
 """The version of the file format. Newer versions are refused."""
@@ -58,8 +50,6 @@ _NUMPY = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "F16": "<f2", "F32": "<f4", "
 _NUMPY |= {"U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8", "I64": "<i8"}
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
-Array = np.ndarray[Any, Any]
-
 
 class Entry(NamedTuple):
     """A tensor as a safetensors file stores it.
@@ -75,47 +65,18 @@ class Entry(NamedTuple):
     data: bytes | memoryview
 
 
-# ---- Models ----------------------------------------------------------------------------------------------------------
+# ---- Reading ---------------------------------------------------------------------------------------------------------
 
 
-def load(path: str | PathLike[str], device: "torch.device | str" = "cpu") -> "Flow | IntegerFlow | CausalFlow":
-    """Load a model of any kind.
-
-    Arguments:
-        path: The model file.
-        device: Where to put a model that runs on PyTorch.
-    """
-    return _load(read(path), str(path), device)
-
-
-def from_bytes(data: bytes, name: str = "the model") -> "Flow | IntegerFlow | CausalFlow":
-    """Load a model from the bytes of its file.
+def kind_of_file(data: bytes, name: str) -> object:
+    """Return the kind of the model in a file; its checksum is not checked.
 
     Arguments:
-        data: The bytes.
-        name: Their name in error messages.
+        data: The contents of the file.
+        name: Its name in error messages.
     """
-    return _load(data, name, "cpu")
-
-
-def _load(data: bytes, name: str, device: "torch.device | str") -> "Flow | IntegerFlow | CausalFlow":
     kind = _parse(data, name)[0].get("kind")
-    if kind == "labelmaps":
-        from ddf.labelmaps import CausalFlow
-
-        return CausalFlow.from_bytes(data, name)
-    if kind == "integer":
-        from ddf.exact import IntegerFlow
-
-        model = IntegerFlow.from_bytes(data, name)
-        return model if str(device) == "cpu" else model.to(device)  # `to` tests the arithmetic, as loading does
-    if kind == "flow":
-        from ddf.checkpoint import flow_from_bytes
-
-        return flow_from_bytes(data, name).to(device)
-    raise DamagedFileError(
-        f"{name} holds a model of the unknown kind {_brief(repr(kind))}; a newer version of ddf may read it"
-    )
+    return _brief(kind) if isinstance(kind, str) else kind
 
 
 def read(path: str | PathLike[str]) -> bytes:
@@ -136,18 +97,17 @@ def about(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def reading(message: str, kind: type[DdfError] = DamagedFileError) -> Iterator[None]:
-    """Convert every error that the contents of a file can cause to a `DdfError`.
+def reading(message: str) -> Iterator[None]:
+    """Convert every error that the contents of a file can cause to a `DamagedFileError`.
 
     Arguments:
         message: The beginning of its message: the name of the file, and what is wrong with it.
-        kind: The class of the error.
     """
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise kind(f"{message}: {_brief(reason)}") from error
+        raise DamagedFileError(f"{message}: {_brief(reason)}") from error
 
 
 # ---- Arrays ----------------------------------------------------------------------------------------------------------

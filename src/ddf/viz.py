@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ddf.analysis import State
-from ddf.data.classes import Classes, Color
+from ddf.classes import Classes, Color
 from ddf.files import atomic_write
 
 if TYPE_CHECKING:

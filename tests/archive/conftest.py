@@ -17,13 +17,13 @@ class PackingCodec:
     def __init__(self, name: str = "packing") -> None:
         self.fingerprint = name.encode().ljust(16, b"\0")
 
-    def encode(self, array: np.ndarray) -> bytes | None:
+    def compress(self, array: np.ndarray) -> bytes | None:
         if array.ndim < 2 or array.min() < 0 or array.max() > 15:
             return None
         flat = np.append(array.astype(np.uint8).ravel(), np.zeros(array.size % 2, np.uint8))
         return zlib.compress((flat[::2] << 4 | flat[1::2]).tobytes(), 9, wbits=-15)
 
-    def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> np.ndarray:
+    def decompress(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> np.ndarray:
         size = int(np.prod(shape, dtype=np.int64))
         half = -(-size // 2)
         try:

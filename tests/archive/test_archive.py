@@ -124,7 +124,7 @@ def test_names_are_unique(tmp_path: Path) -> None:
 
 
 def code_size(model: Codec, array: np.ndarray) -> int:
-    code = model.encode(array)
+    code = model.compress(array)
     assert code is not None
     return len(code)
 
@@ -230,7 +230,7 @@ def test_an_error_in_a_thread_is_raised_and_leaves_nothing(
     tmp_path: Path, model: Codec, maps: list[np.ndarray]
 ) -> None:
     class Broken(type(model)):  # type: ignore[misc]
-        def encode(self, array: np.ndarray) -> bytes | None:
+        def compress(self, array: np.ndarray) -> bytes | None:
             raise ZeroDivisionError("a mistake")
 
     def write() -> None:
@@ -274,10 +274,10 @@ def test_an_embedded_model_must_be_able_to_decode(tmp_path: Path) -> None:
     class Pretender:
         fingerprint = bytes(range(16))
 
-        def encode(self, array: np.ndarray) -> bytes | None:
+        def compress(self, array: np.ndarray) -> bytes | None:
             return b""
 
-        def decode(self, data: bytes, shape: tuple[int, ...], dtype: object) -> np.ndarray:
+        def decompress(self, data: bytes, shape: tuple[int, ...], dtype: object) -> np.ndarray:
             return np.zeros(shape, np.uint8)
 
         def to_bytes(self) -> bytes:

@@ -22,8 +22,8 @@ from ddf.archive import (
     verify,
 )
 from ddf.archive.blocks import Method
-from ddf.archive.folder import OutputFolder
 from ddf.archive.images import _with_palette
+from ddf.archive.output_folder import OutputFolder
 from ddf.archive.records import INDEX, pack_footer, pack_record
 
 

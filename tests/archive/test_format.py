@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from ddf.archive import Archive, ArchiveWriter, Codec, DamagedArchiveError, FileFormat, recover, verify
 from ddf.archive.blocks import Method
-from ddf.archive.coding import _BAND
+from ddf.archive.encoding import _BAND
 from ddf.archive.records import HEADER_SIZE, MARKER, pack_record
 from tests import reference_decoder
 from tests.archive.conftest import PackingCodec
@@ -83,7 +83,7 @@ def test_large_arrays_are_coded_in_bands(
     model: Codec, shape: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _BAND == 1 << 24
-    monkeypatch.setattr("ddf.archive.coding._BAND", 1 << 11)
+    monkeypatch.setattr("ddf.archive.encoding._BAND", 1 << 11)
     array = np.random.default_rng(0).integers(0, 16, shape, dtype=np.uint8)
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model, threads=threads) as writer:

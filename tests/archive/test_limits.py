@@ -24,10 +24,10 @@ from ddf.archive import (
     recover,
     sources,
 )
+from ddf.archive.block_table import Table, squeeze
 from ddf.archive.blocks import DTYPES, Kind, Method
 from ddf.archive.limits import MAX_ARRAYS, MAX_NAME
 from ddf.archive.records import GROUP, INDEX, MARKER, Header, Index, pack_footer, pack_record
-from ddf.archive.tables import Table, squeeze
 from ddf.archive.varint import write_column, write_varint
 
 U8 = DTYPES.index("|u1")

@@ -17,7 +17,7 @@ MANY = settings(
 
 def outcome(model: CausalFlow, code: bytes, shape: tuple[int, ...], dtype: str) -> np.ndarray | None:
     try:
-        found = model.decode(code, shape, dtype)
+        found = model.decompress(code, shape, dtype)
     except InvalidCodeError:
         return None
     assert found.shape == shape
@@ -40,7 +40,7 @@ def test_extreme_bytes(model: CausalFlow, code: bytes, shape: tuple[int, ...]) -
 
 def test_prefixes_and_flipped_bits(model: CausalFlow, maps: list[np.ndarray]) -> None:
     array = maps[2]
-    code = model.encode(array)
+    code = model.compress(array)
     assert code is not None
     for length in range(len(code)):
         found = outcome(model, code[:length], array.shape, "int32")
@@ -54,25 +54,25 @@ def test_prefixes_and_flipped_bits(model: CausalFlow, maps: list[np.ndarray]) ->
 
 def test_zeros_at_the_end_change_nothing(model: CausalFlow, maps: list[np.ndarray]) -> None:
     for array in maps:
-        code = model.encode(array)
+        code = model.compress(array)
         assert code is not None
         assert not code.endswith(b"\0")
-        assert np.array_equal(model.decode(code + b"\0\0\0", array.shape, array.dtype), array)
+        assert np.array_equal(model.decompress(code + b"\0\0\0", array.shape, array.dtype), array)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (0, 4), (4, 0), (0, 3, 3)])
 def test_shapes_that_are_never_coded(model: CausalFlow, shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidCodeError):
-        model.decode(b"\1\2\3", shape, np.uint8)
+        model.decompress(b"\1\2\3", shape, np.uint8)
 
 
 def test_labels_beyond_the_dtype(any_labels: CausalFlow) -> None:
     array = np.where(np.eye(8, dtype=bool), -70_000, 1 << 33)
-    code = any_labels.encode(array)
+    code = any_labels.compress(array)
     assert code is not None
     for dtype in ("bool", "uint8", "int32", "uint64"):
         with pytest.raises(InvalidCodeError):
-            any_labels.decode(code, array.shape, dtype)
+            any_labels.decompress(code, array.shape, dtype)
 
 
 def test_archives_notice(model: CausalFlow, maps: list[np.ndarray]) -> None:
@@ -80,8 +80,8 @@ def test_archives_notice(model: CausalFlow, maps: list[np.ndarray]) -> None:
     with ArchiveWriter(buffer, model) as writer:
         writer.add(maps[2], "map")
     data = buffer.getvalue()
-    place = data.index(model.encode(maps[2]) or b"?")
-    for i in range(place, place + len(model.encode(maps[2]) or b"")):
+    place = data.index(model.compress(maps[2]) or b"?")
+    for i in range(place, place + len(model.compress(maps[2]) or b"")):
         damaged = data[:i] + bytes([data[i] ^ 16]) + data[i + 1 :]
         with pytest.raises(ValueError, match=r"map|damaged"):
             Archive(damaged, model)["map"]

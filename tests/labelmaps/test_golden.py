@@ -33,7 +33,7 @@ def test_reference_decoder_agrees(name: str, maps: list[np.ndarray], scenes: lis
     model = Archive(GOLDEN / f"{name}-1.ddf").model
     tall = np.concatenate([scene[:40, :12] for scene in scenes])  # longer than the rows that the kernel keeps
     for array in (maps[3], scenes[0], np.stack([scenes[1][:30, :30], scenes[2][:30, :30]]), tall):
-        code = model.encode(array)
+        code = model.compress(array)
         reference = read_model(model.to_bytes())
         assert isinstance(reference, LabelMaps)
         assert np.array_equal(reference.decode(code, array.shape, array.dtype.str), array)

@@ -101,10 +101,10 @@ def test_upsampled_maps_cost_as_much_as_small_ones(
 ) -> None:
     for scene in scenes:
         large = upsampled(scene, 4, 3)[top:, left:]
-        code, small = model.encode(large), model.encode(scene)
+        code, small = model.compress(large), model.compress(scene)
         assert code is not None
         assert small is not None
-        assert np.array_equal(model.decode(code, large.shape, large.dtype), large)
+        assert np.array_equal(model.decompress(code, large.shape, large.dtype), large)
         assert len(code) <= len(small) + 6
 
 
@@ -117,7 +117,7 @@ def test_an_upsampled_map_is_smaller_than_other_codecs_make_it() -> None:
 
     small = draw_regions(np.random.default_rng(0), 334, 334, 32, 2.0)
     large = small.repeat(3, axis=0).repeat(3, axis=1)[:1000, :1000]
-    code = pretrained().encode(large)
+    code = pretrained().compress(large)
     assert code is not None
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(large)).save(buffer, "JXL", lossless=True, effort=9)

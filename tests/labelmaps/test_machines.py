@@ -14,14 +14,14 @@ from ddf.labelmaps import CausalFlow
 ENCODE = """
 import sys
 import numpy as np
-from ddf.labelmaps import CausalFlow
-model = CausalFlow.load(sys.argv[1])
+from ddf.models import load
+model = load(sys.argv[1])
 with np.load(sys.argv[2]) as file:
     for name in file.files:
         array = file[name]
-        code = model.encode(array)
+        code = model.compress(array)
         print(code.hex())
-        assert np.array_equal(model.decode(code, array.shape, array.dtype), array)
+        assert np.array_equal(model.decompress(code, array.shape, array.dtype), array)
 """
 
 
@@ -40,7 +40,7 @@ def codes(model: CausalFlow, arrays: list[np.ndarray], folder: Path, **environme
 
 
 def test_threads(model: CausalFlow, maps: list[np.ndarray]) -> None:
-    want = [model.encode(one) for one in maps]
+    want = [model.compress(one) for one in maps]
     fresh = CausalFlow.from_bytes(model.to_bytes())
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(fresh.encode, maps * 6)) == want * 6
@@ -48,12 +48,12 @@ def test_threads(model: CausalFlow, maps: list[np.ndarray]) -> None:
 
 def test_baseline_instructions(model: CausalFlow, maps: list[np.ndarray], tmp_path: Path) -> None:
     environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert codes(model, maps, tmp_path, **environment) == [model.encode(one) for one in maps]
+    assert codes(model, maps, tmp_path, **environment) == [model.compress(one) for one in maps]
 
 
 def test_without_compiling(model: CausalFlow, scenes: list[np.ndarray], tmp_path: Path) -> None:
     arrays = [scenes[0][12:26, 10:26], np.array([[5, 5, 2**62], [5, 5, 2**62], [-9, -9, 5]])]
-    assert codes(model, arrays, tmp_path, NUMBA_DISABLE_JIT="1") == [model.encode(one) for one in arrays]
+    assert codes(model, arrays, tmp_path, NUMBA_DISABLE_JIT="1") == [model.compress(one) for one in arrays]
 
 
 @pytest.mark.parametrize("verb", ["encode", "explain", "bits"])
@@ -63,7 +63,7 @@ def test_torch_is_not_imported(known: CausalFlow, tmp_path: Path, verb: str) -> 
 import sys
 import numpy as np
 import ddf
-model = ddf.labelmaps.CausalFlow.load(sys.argv[1])
+model = ddf.load(sys.argv[1])
 model.{verb}(np.eye(20, dtype=np.uint8))
 assert "torch" not in sys.modules
 """

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddf import modelfile
-from ddf.data.classes import Classes
+from ddf.classes import Classes
+from ddf.errors import DamagedFileError
 from ddf.labelmaps import CausalFlow
-from ddf.modelfile import DamagedFileError, arrays_to_bytes
+from ddf.modelfile import arrays_to_bytes
+from ddf.models import load
 from tests.reference_decoder import read_model
 from tests.zoo import coupling_flow
 
@@ -18,7 +19,7 @@ from tests.zoo import coupling_flow
 def test_a_file_comes_back(model: CausalFlow, tmp_path: Path) -> None:
     model.save(tmp_path / "model.safetensors")
     data = (tmp_path / "model.safetensors").read_bytes()
-    for again in (CausalFlow.load(tmp_path / "model.safetensors"), modelfile.load(tmp_path / "model.safetensors")):
+    for again in (load(tmp_path / "model.safetensors"), load(str(tmp_path / "model.safetensors"))):
         assert isinstance(again, CausalFlow)
         assert again.to_bytes() == data
         assert again.fingerprint == model.fingerprint
@@ -42,7 +43,7 @@ def test_a_pickled_model_is_the_model(model: CausalFlow, scenes: list[np.ndarray
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert isinstance(again, CausalFlow)
         assert again.fingerprint == model.fingerprint
-        assert again.encode(scenes[0]) == model.encode(scenes[0]) is not None
+        assert again.compress(scenes[0]) == model.compress(scenes[0]) is not None
     model.nets  # noqa: B018 - what is derived from the parameters is not pickled with them
     assert len(pickle.dumps(model)) < len(model.to_bytes()) + 200
 
@@ -129,8 +130,8 @@ def test_sums_at_their_limits_are_exact(known: CausalFlow, scenes: list[np.ndarr
         except ValueError:
             continue
         break
-    code = extreme.encode(scenes[0])
+    code = extreme.compress(scenes[0])
     assert code is not None
-    assert np.array_equal(extreme.decode(code, scenes[0].shape, scenes[0].dtype), scenes[0])
+    assert np.array_equal(extreme.decompress(code, scenes[0].shape, scenes[0].dtype), scenes[0])
     small = scenes[0][10:24, 10:30]
-    assert np.array_equal(read_model(extreme.to_bytes()).decode(extreme.encode(small), small.shape, "<i8"), small)
+    assert np.array_equal(read_model(extreme.to_bytes()).decompress(extreme.compress(small), small.shape, "<i8"), small)

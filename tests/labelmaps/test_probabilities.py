@@ -13,7 +13,7 @@ from ddf.labelmaps.context import offsets
 
 def test_bits_are_code_lengths(known: CausalFlow, scenes: list[np.ndarray]) -> None:
     for scene in scenes:
-        code = known.encode(scene)
+        code = known.compress(scene)
         assert code is not None
         bits = known.bits(scene)
         assert abs(8 * len(code) - bits) < 0.001 * bits + 64

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 from ddf.data.drawn import draw_scenes
 from ddf.labelmaps import PRESETS, CausalFlow, Preset, train
 from ddf.labelmaps import training as training_module
@@ -34,13 +34,13 @@ def held_out() -> list[np.ndarray]:
 @pytest.mark.parametrize("classes", [None, CLASSES])
 def test_better_than_xz(few_scenes: list[np.ndarray], held_out: list[np.ndarray], classes: Classes | None) -> None:
     model = train(few_scenes, SMALL, classes, mirrored=True, progress=False)
-    ours = sum(len(model.encode(one) or b"") for one in held_out)
+    ours = sum(len(model.compress(one) or b"") for one in held_out)
     theirs = sum(
         len(lzma.compress(one.tobytes(), lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA2}])) for one in held_out
     )
     assert ours < 0.7 * theirs
     for one in held_out:
-        assert np.array_equal(model.decode(model.encode(one), one.shape, one.dtype), one)
+        assert np.array_equal(model.decompress(model.compress(one), one.shape, one.dtype), one)
 
 
 def test_longer_training_is_better(few_scenes: list[np.ndarray], held_out: list[np.ndarray]) -> None:

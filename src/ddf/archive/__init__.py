@@ -24,7 +24,7 @@ __all__ = [
     "verify",
 ]
 
-from ddf.archive.files import FileReader, FileWriter, files_in
+from ddf.archive.archived_files import FileReader, FileWriter, files_in
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import DEFAULT_MAX_BYTES
 from ddf.archive.protocol import Codec

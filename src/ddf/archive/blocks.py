@@ -11,9 +11,9 @@ from math import prod
 import numpy as np
 
 from ddf.archive.limits import MAX_DIMENSIONS
-from ddf.archive.protocol import Array
 from ddf.archive.varint import read_column, read_varint, write_column, write_varint
 from ddf.lazy import lazy
+from ddf.shapes import Array
 
 DTYPES = ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "|b1")
 """The dtypes that an archive can hold, by number."""

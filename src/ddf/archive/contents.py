@@ -6,8 +6,8 @@ from bisect import bisect_right
 
 import numpy as np
 
+from ddf.archive.block_table import CHECKSUM_SIZE
 from ddf.archive.blocks import Block
-from ddf.archive.protocol import Array
 from ddf.archive.records import (
     DIGEST,
     END,
@@ -22,9 +22,9 @@ from ddf.archive.records import (
     read_record,
 )
 from ddf.archive.sources import Source
-from ddf.archive.tables import CHECKSUM_SIZE
 from ddf.errors import DamagedArchiveError
 from ddf.lazy import lazy
+from ddf.shapes import Array
 
 _TAIL = 1 << 16  # bytes read from the end at once: often enough for the whole index
 _HINT = "`recover` may save what is intact"

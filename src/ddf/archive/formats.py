@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.archive.varint import read_varint, write_varint
+from ddf.shapes import Array
 
 _TYPES = ("", "file", "npy", "PNG", "TIFF")
 MODES = {"1": "|b1", "L": "|u1", "P": "|u1", "I;16": "<u2", "I": "<i4"}

@@ -15,8 +15,8 @@ import numpy as np
 
 from ddf.archive.formats import MODES, FileFormat
 from ddf.archive.limits import check_size
-from ddf.archive.protocol import Array
 from ddf.errors import DdfError
+from ddf.shapes import Array
 
 _IMAGES = {".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF"}
 _PNG_PIXELS = {"transparency", "interlace"}

@@ -1,14 +1,12 @@
 """What an archive expects of a codec."""
 
-__all__ = ["Array", "Codec", "InvalidCodeError", "check_model"]
+__all__ = ["Codec", "check_model"]
 
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ddf.errors import InvalidCodeError
-
-Array = np.ndarray[Any, Any]
+from ddf.shapes import Array
 
 
 @runtime_checkable
@@ -19,18 +17,18 @@ class Codec(Protocol):
     def fingerprint(self) -> bytes:
         """16 bytes that identify the model."""
 
-    def encode(self, array: Array) -> bytes | None:
-        """Encode an array; return None if the codec does not support its shape or values."""
+    def compress(self, array: Array) -> bytes | None:
+        """Compress an array; return None if the codec does not support its shape or values."""
 
-    def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
-        """Decode what `encode` returned for an array of this shape and dtype.
+    def decompress(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
+        """Decompress what `compress` returned for an array of this shape and dtype.
 
         Raises:
             InvalidCodeError: No encoder returns these bytes for such an array.
         """
 
     def to_bytes(self) -> bytes:
-        """Return the model file; `ddf.modelfile.from_bytes` loads it."""
+        """Return the model file; `ddf.models.model_from_bytes` loads it."""
 
 
 def check_model(model: Codec | None) -> None:

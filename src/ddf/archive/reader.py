@@ -11,18 +11,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ddf import modelfile
 from ddf.archive.blocks import Block, Method
-from ddf.archive.coding import decode_block
 from ddf.archive.contents import Contents
+from ddf.archive.encoding import decode_block
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import DEFAULT_MAX_BYTES, check_size
 from ddf.archive.parallel import Pool, check_counts, thread_count
-from ddf.archive.protocol import Array, Codec, check_model
+from ddf.archive.protocol import Codec, check_model
 from ddf.archive.records import HEADER_SIZE, MODEL, NO_MODEL, read_record
 from ddf.archive.sources import open_source
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, MissingArrayError, WrongModelError
 from ddf.lazy import lazy
+from ddf.models import model_from_bytes
+from ddf.shapes import Array
 
 
 class Archive(Mapping[str | int, Array]):
@@ -293,7 +294,7 @@ def wrong_model(needed: bytes, given: Codec | None) -> str:
 def load_embedded(data: bytes, name: str) -> Codec:
     """Load the model that an archive contains."""
     try:
-        model = modelfile.from_bytes(data, "the embedded model")
+        model = model_from_bytes(data, "the embedded model")
     except DdfError as error:
         raise DamagedArchiveError(f"{name} is damaged: the embedded model is unreadable ({error})") from error
     if not isinstance(model, Codec):

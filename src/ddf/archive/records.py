@@ -29,8 +29,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ddf.archive.block_table import Table, squeeze, unsqueeze
 from ddf.archive.limits import table_limit
-from ddf.archive.tables import Table, squeeze, unsqueeze
 from ddf.archive.varint import read_column, read_varint, write_varint
 from ddf.errors import DamagedArchiveError
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import NamedTuple
 
+from ddf.archive.block_table import CHECKSUM_SIZE, Table
 from ddf.archive.blocks import Block, Kind, Method
-from ddf.archive.coding import decode_block
+from ddf.archive.encoding import decode_block
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import DEFAULT_MAX_BYTES, check_size, table_limit
-from ddf.archive.protocol import Array, Codec, check_model
+from ddf.archive.protocol import Codec, check_model
 from ddf.archive.reader import load_embedded, wrong_model
 from ddf.archive.records import (
     END,
@@ -31,9 +32,9 @@ from ddf.archive.records import (
     read_record,
 )
 from ddf.archive.sources import Source, open_source
-from ddf.archive.tables import CHECKSUM_SIZE, Table
 from ddf.archive.varint import read_varint
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, WrongModelError
+from ddf.shapes import Array
 
 _PIECE = 1 << 20  # bytes that are searched at once
 _TRIED = 4  # positions at which a block is looked for

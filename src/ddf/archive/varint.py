@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ddf.archive.protocol import Array
+from ddf.shapes import Array
 
 _MAX_BYTES = 9
 

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Iterator
 from os import PathLike
 
+from ddf.archive.archived_files import FileReader
 from ddf.archive.blocks import Block
-from ddf.archive.files import FileReader
-from ddf.archive.folder import OutputFolder
 from ddf.archive.formats import FileFormat
 from ddf.archive.images import to_file
 from ddf.archive.limits import DEFAULT_MAX_BYTES
+from ddf.archive.output_folder import OutputFolder
 from ddf.archive.parallel import Pool, thread_count
 from ddf.archive.protocol import Codec
 from ddf.archive.reader import Archive

@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ddf.archive.block_table import CHECKSUM_SIZE, Table
 from ddf.archive.blocks import Block, Kind, Method, placed
-from ddf.archive.coding import encode_blocks, kind_of
+from ddf.archive.encoding import encode_blocks, kind_of
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import (
     DEFAULT_MAX_BYTES,
@@ -27,7 +28,7 @@ from ddf.archive.limits import (
 )
 from ddf.archive.names import check_name, names_weight
 from ddf.archive.parallel import Pool, check_counts, thread_count
-from ddf.archive.protocol import Array, Codec, check_model
+from ddf.archive.protocol import Codec, check_model
 from ddf.archive.reader import Archive, wrong_model
 from ddf.archive.records import (
     DIGEST,
@@ -42,10 +43,10 @@ from ddf.archive.records import (
     pack_footer,
     pack_record,
 )
-from ddf.archive.tables import CHECKSUM_SIZE, Table
 from ddf.archive.varint import write_varint
 from ddf.errors import LimitError, WrongModelError
 from ddf.files import PartFile, exclusive
+from ddf.shapes import Array
 
 _LEAST, _MOST, _SHARE = 256, 4096, 16  # arrays in a group: at least, at most, and all arrays so far divided by
 _MOST_BYTES = 1 << 22  # of the blocks of a group, which are kept in memory until it is written

@@ -23,8 +23,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ddf.classes import Classes, Columns
     from ddf.data.cityscapes import cityscapes
-    from ddf.data.classes import Classes, Columns
     from ddf.data.dataset import DataError, DataSet
     from ddf.data.download import DownloadError
     from ddf.data.eight_gaussians import EightGaussians

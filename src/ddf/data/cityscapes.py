@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 from ddf.data.dataset import DataError, DataSet
 from ddf.data.redrawn import Redrawn
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ddf.data.classes import Classes, Columns
+from ddf.classes import Classes, Columns
 from ddf.data.redrawn import Redrawn
 
 Data = Tensor | np.ndarray[Any, Any] | Redrawn

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 
 Array = np.ndarray[Any, Any]
 

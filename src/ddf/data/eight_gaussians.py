@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 from ddf.data.dataset import DataSet
 from ddf.permutation import argsort_top
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddf.data.classes import Classes, Color
+from ddf.classes import Classes, Color
 from ddf.data.dataset import Data, DataError, DataSet
 from ddf.data.redrawn import Redrawn
 

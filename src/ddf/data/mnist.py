@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 from ddf.data.dataset import Data, DataError, DataSet
 from ddf.data.download import cache_folder, fetch
 from ddf.data.redrawn import Redrawn

@@ -7,7 +7,7 @@ import io
 from os import PathLike
 from pathlib import Path
 
-from ddf.data.classes import Columns
+from ddf.classes import Columns
 from ddf.data.dataset import DataError, DataSet
 from ddf.data.label_maps import MOST_CLASSES, shares_of
 

@@ -1,6 +1,6 @@
 """Flows in exact integer arithmetic, on PyTorch: what they encode decodes to the same bits on every machine."""
 
-__all__ = ["IntegerFlow", "ModelError", "export"]
+__all__ = ["IntegerFlow", "export"]
 
 from ddf.exact.export import export
-from ddf.exact.flow import IntegerFlow, ModelError
+from ddf.exact.integer_flow import IntegerFlow

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from ddf.data.dataset import Data, DataSet
 from ddf.data.redrawn import Redrawn
-from ddf.exact.flow import IntegerFlow, ModelError
+from ddf.exact.integer_flow import IntegerFlow
 from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
-from ddf.layers import Conditional, DenoisingCoupling, SplitPrior
+from ddf.layers import Conditional
+from ddf.layers.layer import in_layer
 from ddf.training import TrainingConfig, fit
 
 FINE_TUNING = TrainingConfig(learning_rate=3e-4, max_epochs=3, patience=3, cosine=True, warmup_steps=20)
-"""The default fine-tuning of nets to their rounded arithmetic."""
+"""The default fine-tuning of nets to rounded arithmetic."""
 
 _CALIBRATION = 64  # samples
 
@@ -34,13 +35,13 @@ def export(
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> IntegerFlow:
-    """Turn a trained flow into an integer flow, which codes the same on every machine.
+    """Convert a trained flow to an integer flow, which compresses to the same bytes on every machine.
 
-    The range of each activation is calibrated on some of the data. Then the nets are fine-tuned, layer by layer, with
-    integer arithmetic: each on the output of the integer layers before it.
+    The range of each activation is calibrated on some of the data. Then the nets are fine-tuned with rounded weights
+    and activations, each on the output of the integer layers before it.
 
     Arguments:
-        flow: A trained flow of split priors and denoising couplings. It is not modified.
+        flow: A trained flow. It is not modified.
         data: The data it was trained on.
         validation: Validation data; see `fit`.
         config: How to fine-tune; None for no fine-tuning.
@@ -49,26 +50,19 @@ def export(
         progress: Whether to show progress; None to show it on a terminal.
     """
     exact = copy.deepcopy(flow)
-    for i, layer in enumerate(exact.layer_list()):
-        if isinstance(layer, Conditional) and not isinstance(layer, SplitPrior | DenoisingCoupling):
-            raise ModelError(
-                f"layer {i}: {type(layer).__name__} has no integer form; use a DenoisingCoupling or a SplitPrior"
-            )
     x = _some(data["train"] if isinstance(data, DataSet) else data).to(exact.device)
     with torch.no_grad():
-        for layer in exact.layer_list():
-            before = copy.deepcopy(layer) if isinstance(layer, Conditional) else layer
-            if isinstance(layer, Conditional):
-                given, _ = layer.given_and_target(x)
-                layer.net = quantize_net(layer.net, given.split(8))
-            x = before.carry(x)
-    if config is None:
-        return IntegerFlow(exact.cpu())
-    for part in exact.parts():
-        part.thaw()
-    exact.train()
-    exact.classes = None if isinstance(data, DataSet) else exact.classes
-    fit(exact, data, validation, config, run=run, device=device, progress=progress)
+        for i, layer in enumerate(exact.layer_list()):
+            with in_layer(i):
+                trained = copy.deepcopy(layer)
+                if isinstance(layer, Conditional):
+                    given, _ = layer.split(x)
+                    layer.net = quantize_net(layer.net, given.split(8))
+                x = trained.carry(x)
+    if config is not None:
+        exact.thaw().train()
+        exact.classes = None if isinstance(data, DataSet) else exact.classes
+        fit(exact, data, validation, config, run=run, device=device, progress=progress)
     return IntegerFlow(exact.cpu())
 
 

@@ -9,26 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddf.exact.integer import ACTIVATION_BITS, ONE, ExactAffine, InexactNetError, Scale
-from ddf.nets import MLP, DenseNet, Net
+from ddf.exact.affine import ONE, ExactAffine
+from ddf.exact.exact_nets import BITS_PER_NAT, Affine, ExactNet, exact_net
+from ddf.nets import DenseNet
 
-_PEAK = 0.9  # what the largest activation seen in calibration becomes
-_BITS = 1.4426950408889634  # of a nat
-
-Affine = nn.Linear | nn.Conv2d
+_PEAK = 0.9  # the value to which the largest activation in calibration is scaled
 
 
-def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
-    """Return a copy of a net whose layers are exact, to be fine-tuned.
+def quantize_net(net: nn.Module, given: Iterable[Tensor]) -> ExactNet:
+    """Return the exact form of a copy of a net, to be fine-tuned.
 
     Arguments:
         net: A trained net.
-        given: Batches of typical symbols, to measure how large its activations become.
+        given: Batches of typical symbols, with which the range of its activations is measured.
     """
     layers = [module for module in net.modules() if isinstance(module, Affine)]
     peaks = [peak.cpu() / _PEAK for peak in _peaks(net, layers[:-1], given)]
     # The real value of an input or output, divided by its value in the exact net.
-    incoming, outgoing = [torch.ones(1), *peaks], [*peaks, torch.full((1,), 1 / _BITS)]
+    incoming, outgoing = [torch.ones(1), *peaks], [*peaks, torch.full((1,), 1 / BITS_PER_NAT)]
     if isinstance(net, DenseNet):
         planes = torch.full((net.in_planes,), 1 / ONE)
         for i in range(0, len(peaks), 2):
@@ -42,40 +40,20 @@ def quantize_net(net: Net, given: Iterable[Tensor]) -> Net:
         assert layer.bias is not None
         return ExactAffine(weight, layer.bias.detach().cpu() / after.flatten(), input_bits, reads_out, terms)
 
-    return _convert(copy.deepcopy(net), convert).to(next(net.parameters()).device)
+    return exact_net(copy.deepcopy(net), convert).to(next(net.parameters()).device)
 
 
-def outline_net(net: Net) -> Net:
-    """Make the layers of a net on PyTorch's meta device exact, with integers that are set later."""
+def outline_net(net: nn.Module) -> ExactNet:
+    """Return the exact form of a net on PyTorch's meta device, with integers that are set later."""
 
     def convert(layer: Affine, *arguments: Any) -> ExactAffine:
         assert layer.bias is not None
         return ExactAffine(layer.weight, layer.bias, *arguments)
 
-    return _convert(net, convert)
+    return exact_net(net, convert)
 
 
-def _convert(net: Net, convert: Callable[[Affine, int, bool, int | None], ExactAffine]) -> Net:
-    """Replace the layers of a net, in order: `convert` is given the last four arguments of `ExactAffine`."""
-    modules: list[Any] = list(getattr(net, "stack", []))
-    if type(net) is MLP and net.activation == "relu":  # the first layer takes one-hot vectors
-        linear = [layer for layer in modules if isinstance(layer, nn.Linear)]
-        first = convert(linear[0], 0, False, net.in_channels)
-        others = [convert(layer, ACTIVATION_BITS, layer is linear[-1], None) for layer in linear[1:]]
-        net.stack = nn.Sequential(first, *others, Scale(1 / _BITS))
-    elif type(net) is DenseNet:  # blocks of two convolutions whose outputs are appended to their inputs
-        *blocks, readout = modules
-        for block in blocks:
-            block.mix = convert(block.mix, ACTIVATION_BITS, False, None)
-            block.grow = convert(block.grow, ACTIVATION_BITS, False, None)
-        last = convert(readout, ACTIVATION_BITS, True, None)
-        net.stack = nn.Sequential(Scale(ONE), *blocks, last, Scale(1 / _BITS))
-    else:
-        raise InexactNetError(f"{net} has no integer form: use a DenseNet, or an MLP with ReLU")
-    return net
-
-
-def _peaks(net: Net, modules: list[Affine], given: Iterable[Tensor]) -> list[Tensor]:
+def _peaks(net: nn.Module, modules: list[Affine], given: Iterable[Tensor]) -> list[Tensor]:
     """Return the largest output of each channel of each module."""
     peaks: dict[int, Tensor] = {}
 

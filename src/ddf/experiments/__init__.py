@@ -2,6 +2,6 @@
 
 __all__ = ["EXPERIMENTS", "ROWS", "Experiment", "Row", "collect", "run_experiment", "write_report"]
 
-from ddf.experiments.presets import EXPERIMENTS, ROWS, Experiment, Row
 from ddf.experiments.report import write_report
-from ddf.experiments.runs import collect, run_experiment
+from ddf.experiments.results import collect, run_experiment
+from ddf.experiments.rows import EXPERIMENTS, ROWS, Experiment, Row

@@ -14,8 +14,8 @@ import torch
 from ddf.data import DataSet, EightGaussians
 from ddf.data.cityscapes import CITYSCAPES_CLASSES
 from ddf.data.mnist import MNIST_CLASSES
-from ddf.experiments.presets import EXPERIMENTS, FAITHFUL, GRID, MODELS, ROWS, TABLE
-from ddf.experiments.runs import SAMPLES, Result, follows
+from ddf.experiments.results import SAMPLES, Result, follows
+from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, GRID, MODELS, ROWS, TABLE
 from ddf.files import atomic_write
 from ddf.viz import learning_curves, map_grids, pair_histograms
 

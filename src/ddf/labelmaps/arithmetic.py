@@ -25,8 +25,8 @@ __all__ = [
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.labelmaps.compiling import jit
+from ddf.shapes import Array
 
 PROBABILITY_BITS = 22
 COUNT_BITS = 10

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddf.archive.protocol import Array, InvalidCodeError
+from ddf.errors import InvalidCodeError
 from ddf.labelmaps.arithmetic import (
     CODER_SIZE,
     COUNT_BITS,
@@ -28,6 +28,7 @@ from ddf.labelmaps.kernel import code_rows
 from ddf.labelmaps.labels import MOST_LABELS
 from ddf.labelmaps.state import Scratch, State, Trace, new_scratch
 from ddf.lazy import lazy
+from ddf.shapes import Array
 
 if TYPE_CHECKING:
     from ddf.labelmaps.model import CausalFlow
@@ -59,7 +60,7 @@ def _prepare(model: "CausalFlow") -> None:
         try:
             announce()
             array = np.kron(np.eye(4, dtype=np.int64), np.full((3, 5), 98_765))
-            model.decode(model.encode(array) or b"", array.shape, array.dtype)
+            model.decompress(model.compress(array) or b"", array.shape, array.dtype)
             _state["ready"] = True
         finally:
             _state["begun"] = _state["ready"]

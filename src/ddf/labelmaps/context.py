@@ -36,8 +36,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.labelmaps.compiling import jit
+from ddf.shapes import Array
 
 CANDIDATES = 5
 """Maximum number of candidates: distinct symbols of the context, one of which the pixel is likely to have."""

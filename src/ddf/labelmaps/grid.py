@@ -7,8 +7,8 @@ from math import gcd
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.lazy import lazy
+from ddf.shapes import Array
 
 _CHUNK = 1 << 17  # pixels compared at once
 

@@ -4,7 +4,6 @@ __all__ = ["code_rows", "collect_rows"]
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.labelmaps.arithmetic import (
     COUNT_BITS,
     LIMIT,
@@ -52,6 +51,7 @@ from ddf.labelmaps.state import (
     State,
     Trace,
 )
+from ddf.shapes import Array
 
 _SINGLES = 2112
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ddf.archive.protocol import Array
+from ddf.shapes import Array
 
 MOST_LABELS = 65_535
 _WIDEST = 1 << 16  # ranges of labels up to this size use a lookup table

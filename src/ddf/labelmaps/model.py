@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ddf.archive.protocol import Array, InvalidCodeError
-from ddf.data.classes import Classes, classes_from_plain
+from ddf.classes import Classes, classes_from_plain
+from ddf.errors import DamagedFileError, InvalidCodeError
 from ddf.files import atomic_write
 from ddf.labelmaps.arithmetic import COUNT_BITS, PROBABILITY_BITS
 from ddf.labelmaps.coding import Coding, limits
@@ -24,7 +24,8 @@ from ddf.labelmaps.labels import MOST_LABELS, labels_of, looks_like_noise, looku
 from ddf.labelmaps.parameters import check
 from ddf.labelmaps.state import Nets, State, Trace
 from ddf.lazy import lazy
-from ddf.modelfile import DamagedFileError, about, arrays_from_bytes, arrays_to_bytes, read, reading
+from ddf.modelfile import about, arrays_from_bytes, arrays_to_bytes, reading
+from ddf.shapes import Array
 
 _HALF = np.uint32(1 << (PROBABILITY_BITS - 1 + COUNT_BITS))
 _LOCAL_BITS = (8, 18)  # minimum and maximum size (log2) of the tables that start empty for every array
@@ -63,10 +64,10 @@ class CausalFlow:
         >>> from ddf.labelmaps import pretrained
         >>> model = pretrained()
         >>> disc = (np.hypot(*np.mgrid[-32:32, -32:32]) < 20).astype(np.uint8) * 255
-        >>> code = model.encode(disc)
+        >>> code = model.compress(disc)
         >>> len(code) < 60
         True
-        >>> np.array_equal(model.decode(code, disc.shape, disc.dtype), disc)
+        >>> np.array_equal(model.decompress(code, disc.shape, disc.dtype), disc)
         True
     """
 
@@ -126,17 +127,12 @@ class CausalFlow:
                 raise ValueError("its classes are columns of a table")
             return cls(arrays, classes, about(header))
 
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> "CausalFlow":
-        """Load a model from a file."""
-        return cls.from_bytes(read(path), str(path))
-
     def __reduce__(self) -> "tuple[Any, ...]":
         return CausalFlow.from_bytes, (self.to_bytes(),)
 
     # ---- Compression
 
-    def encode(self, array: Array) -> bytes | None:
+    def compress(self, array: Array) -> bytes | None:
         """Compress an array of label maps (…, height, width).
 
         Returns:
@@ -159,7 +155,7 @@ class CausalFlow:
             coding.code_map(grid.reduce(one), to_symbols=to_symbols)
         return coding.finish()
 
-    def decode(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any] | type") -> Array:
+    def decompress(self, data: bytes, shape: tuple[int, ...], dtype: "np.dtype[Any] | type") -> Array:
         """Decompress the code of an array, given its shape and dtype.
 
         A damaged code usually decodes to some other map without an error; archives detect this by their checksums.

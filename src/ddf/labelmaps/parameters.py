@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.labelmaps.arithmetic import COUNT_BITS
 from ddf.labelmaps.context import CANDIDATES, FLAT_ENTRIES, NET_RUN_VALUES, RELATIVE, RUNS
 from ddf.labelmaps.labels import MOST_LABELS
 from ddf.labelmaps.state import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
+from ddf.shapes import Array
 
 _INT16, _FLOAT24 = 1 << 15, 1 << 24
 

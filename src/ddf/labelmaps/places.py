@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.labelmaps.context import FLAT_TABLES, NET_RUN_VALUES, RELATIVE, RUNS, new_ring, offsets, start_map
 from ddf.labelmaps.kernel import collect_rows
 from ddf.labelmaps.state import new_scratch
+from ddf.shapes import Array
 
 ROW_BINS = 32
 _MOST_BUSY = 30_000_000  # maximum number of training examples

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddf.archive.protocol import Array
 from ddf.labelmaps.context import CANDIDATES, FLAT_TABLES, PAD, RUNS
+from ddf.shapes import Array
 
 GAPS, NEXT_GAPS = 64, 6
 """Number of bins for the gap between a logit and the next smaller one, and for the gap after that."""

@@ -17,9 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddf.archive.protocol import Array
-from ddf.checkpoint import read_tensors, write_tensors
-from ddf.data.classes import Classes
+from ddf.classes import Classes
 from ddf.labelmaps.arithmetic import COUNT_BITS, PROBABILITY_BITS
 from ddf.labelmaps.context import CANDIDATES, FLAT_ENTRIES, FLAT_TABLES, NET_RUN_VALUES, OTHER, RELATIVE, RUNS
 from ddf.labelmaps.labels import MOST_LABELS
@@ -27,6 +25,8 @@ from ddf.labelmaps.model import CausalFlow
 from ddf.labelmaps.places import ROW_BINS, Places, collect, input_sizes
 from ddf.labelmaps.presets import PRESETS, Preset
 from ddf.labelmaps.state import CONFIDENCE, DECISIONS, FLAT_BINS, GAPS, MIXED, NEXT_GAPS
+from ddf.shapes import Array
+from ddf.tensorfile import read_tensors, write_tensors
 
 SETTINGS = np.array([1023, 127, 1023, 12, 32], dtype=np.int64)
 SETTINGS_ANY = np.array([1023, 127, 1023, 40, 32], dtype=np.int64)  # mixers learn faster: maps differ more
@@ -329,7 +329,7 @@ def train(
     Examples:
         >>> stripes = [np.where(np.add.outer(range(40 + i), range(64)) % 16 < 8, 3, 255) for i in range(8)]
         >>> model = train(stripes, steps=20, progress=False)  # far too few, but this is an example
-        >>> np.array_equal(model.decode(model.encode(stripes[0]), stripes[0].shape, stripes[0].dtype), stripes[0])
+        >>> np.array_equal(model.decompress(model.compress(stripes[0]), stripes[0].shape, stripes[0].dtype), stripes[0])
         True
     """
     if isinstance(preset, str):

@@ -2,25 +2,31 @@
 
 __all__ = [
     "ChannelSplit",
-    "Checkerboard",
     "Conditional",
     "DenoisingCoupling",
+    "DenoisingCouplingSpec",
     "Draw",
     "Emit",
     "Layer",
+    "LayerSpec",
     "ModularCoupling",
+    "ModularCouplingSpec",
+    "Movement",
     "Partition",
     "Rearrangement",
     "Shuffle",
+    "ShuffleSpec",
     "SplitPrior",
+    "SplitPriorSpec",
     "Squeeze",
+    "SqueezeSpec",
 ]
 
 from ddf.layers.conditional import Conditional
-from ddf.layers.denoising import DenoisingCoupling
-from ddf.layers.layer import Draw, Emit, Layer, Rearrangement
-from ddf.layers.modular import ModularCoupling
-from ddf.layers.partition import ChannelSplit, Checkerboard, Partition
-from ddf.layers.shuffle import Shuffle
-from ddf.layers.split_prior import SplitPrior
-from ddf.layers.squeeze import Squeeze
+from ddf.layers.denoising import DenoisingCoupling, DenoisingCouplingSpec
+from ddf.layers.layer import Draw, Emit, Layer, LayerSpec, Movement, Rearrangement
+from ddf.layers.modular import ModularCoupling, ModularCouplingSpec
+from ddf.layers.partition import ChannelSplit, Partition
+from ddf.layers.shuffle import Shuffle, ShuffleSpec
+from ddf.layers.split_prior import SplitPrior, SplitPriorSpec
+from ddf.layers.squeeze import Squeeze, SqueezeSpec

@@ -1,57 +1,74 @@
-"""What the layers with a net have in common: one part of the symbols is predicted from the other."""
+"""The base class of layers with a net: one part of the symbols is predicted from the other."""
 
 __all__ = ["Conditional"]
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
-from ddf.layers.layer import Layer, Shape, over_classes
-from ddf.layers.partition import Partition, as_partition
-from ddf.nets.net import Net
-from ddf.symbols import check_symbols
+from ddf.layers.layer import Layer
+from ddf.layers.partition import ChannelSplit, Partition
+from ddf.nets.stable import evaluation_mode, stable_logits
+from ddf.shapes import Shape
+
+_ANY_SIZE = 8  # the spatial size at which a net of unknown output shape is tried
 
 
 class Conditional(Layer):
-    """A layer whose net predicts one part of the symbols from the other.
+    """A layer whose net predicts one part of the symbols, the target, from the other part, which is given.
 
     Arguments:
-        net: The classifier, from the shape of the part that is given to the shape of the part that is predicted.
-        partition: How the symbols are cut in two: `"channels"`, `"checkerboard"`, or a `Partition`.
+        net: The classifier: a `Net`, or any module that maps given symbols (batch, channels, *spatial), integers of any
+            dtype, to logits (batch, K, channels, *spatial) of the target. In flows that are trained end to end, it is
+            also given one-hot vectors (batch, K, channels, *spatial) in floating point.
+        partition: How the symbols are split in two.
+        num_classes: The number of classes K, for a net without an attribute of that name.
     """
 
-    def __init__(self, net: Net, partition: Partition | str = "channels") -> None:
+    def __init__(self, net: nn.Module, partition: Partition | None = None, num_classes: int | None = None) -> None:
         super().__init__()
-        if not isinstance(net, Net):
-            raise TypeError(f"{type(self).__name__} needs a Net, but is given a {type(net).__name__}")
+        name = type(self).__name__
+        if not isinstance(net, nn.Module):
+            raise TypeError(f"{name}: the net must be a torch.nn.Module, not a {type(net).__name__}")
+        if partition is not None and not isinstance(partition, Partition):
+            raise TypeError(f"{name}: the partition must be a Partition, such as ChannelSplit(), not {partition!r}")
+        classes = getattr(net, "num_classes", num_classes)
+        if classes is None or num_classes not in (None, classes):
+            raise ValueError(f"{name}: num_classes={num_classes}, but the net has {classes or 'no num_classes'}")
         self.net = net
-        self.partition = as_partition(partition)
+        self.partition = ChannelSplit() if partition is None else partition
+        self.num_classes = int(classes)
 
-    @property
-    def num_classes(self) -> int:
-        """The number of classes K."""
-        return self.net.num_classes
+    # ---- The two parts: what is given, and the target
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Split symbols into the given part and the target."""
+        return self.partition.split(x)
+
+    def merge(self, given: Tensor, target: Tensor) -> Tensor:
+        """Undo `split`."""
+        return self.partition.merge(given, target)
 
     def part_shapes(self, shape: Shape) -> tuple[Shape, Shape]:
-        """The shapes of the part that is given and of the part that is predicted."""
+        """Return the shapes of the given part and of the target."""
         return self.partition.shapes(shape)
 
     def predicted_shape(self, target: Shape) -> Shape:
-        """What the net must predict for a target part of that shape."""
+        """Return the shape that the net must predict for a target of that shape."""
         return target
 
     def checked_part_shapes(self, shape: Shape) -> tuple[Shape, Shape]:
-        """`part_shapes`, after making sure that they can be had and that the net fits them."""
+        """Return `part_shapes`; raise an error if the net does not fit them."""
         name = type(self).__name__
         try:
             given, target = self.part_shapes(shape)
-            predicted = self.net.output_shape(given)
+            predicted = self._net_output_shape(given)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         if predicted != self.predicted_shape(target):
             raise ValueError(
                 f"{name}: the net predicts symbols of shape {predicted}, but for symbols of shape {shape} "
-                f"it has to predict {self.predicted_shape(target)}"
+                f"it must predict {self.predicted_shape(target)}"
             )
         return given, target
 
@@ -59,63 +76,41 @@ class Conditional(Layer):
         self.checked_part_shapes(shape)
         return shape
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Cuts symbols in two, after making sure that they are such as the layer works on."""
-        self.checked_part_shapes(tuple(x.shape[1:]))
-        return self.partition.split(check_symbols(x, self.num_classes))
+    def _net_output_shape(self, given: Shape) -> Shape:
+        """Return the shape of the symbols that the net predicts; nets that do not state it are tried on zeros."""
+        if hasattr(self.net, "output_shape"):
+            shape: Shape = self.net.output_shape(given)  # type: ignore[operator]
+            return shape
+        sizes = [_ANY_SIZE if size is None else size for size in given]
+        weight = next(self.net.parameters(), torch.empty(0))
+        with torch.no_grad(), evaluation_mode(self.net):
+            logits = self.net(torch.zeros(1, *sizes, dtype=torch.int64, device=weight.device))
+        if logits.ndim != len(given) + 2 or logits.shape[:2] != (1, self.num_classes):
+            raise ValueError(
+                f"the net returns {tuple(logits.shape)} for symbols {(1, *sizes)}, "
+                f"but logits are (batch, {self.num_classes}, channels, *spatial)"
+            )
+        spatial = zip(logits.shape[3:], given[1:], strict=True)
+        return (logits.shape[2], *(None if size is None else found for found, size in spatial))
 
-    def given_and_target(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of the symbols that the net is given, and the part it is to predict; unchecked, for training."""
-        return self.partition.split(x)
-
-    def split_vectors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Cuts one-hot vectors (batch, K, channels, *spatial) in two."""
-        a, b = over_classes(self.partition.split, x)
-        return a, b
-
-    def merge_vectors(self, a: Tensor, b: Tensor) -> Tensor:
-        """Joins one-hot vectors."""
-        return self.partition.merge(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])
-
-    def classify(self, given: Tensor) -> Tensor:
-        """The net's logits. Once the layer is frozen, the weights get no gradients, only what is given."""
-        if not self.frozen:
-            return self.net(given)
-        return functional_call(self.net, {name: weight.detach() for name, weight in self._weights()}, (given,))
+    # ---- The prediction
 
     def predict(self, given: Tensor) -> Tensor:
-        """The net's logits, as probabilities are made of them."""
-        return self._finite(self.classify(given))
-
-    @torch.no_grad()
-    def decide(self, given: Tensor) -> Tensor:
-        """The net's logits as decisions are made of them: whole numbers, in units of 1/1024.
-
-        A coupling acts on the order of the logits. In single precision they move by 1e-6 with the size of the batch
-        alone, so that now and then a near tie falls the other way and a sample does not decode. In double precision
-        that noise is a billion times smaller, and autocast and TF32 leave it alone. What is left of it would still
-        separate logits that are equal but for rounding (those of two classes that never occurred in training are), so
-        they are rounded to a grid that is far coarser than the noise, and ties go to the lowest class.
-        """
-        weights = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in self._weights()}
-        training = [module for module in self.net.modules() if module.training]
-        try:
-            self.net.eval()
-            logits = self._finite(functional_call(self.net, weights, (given,)))
-        finally:
-            for module in training:
-                module.training = True
-        # Not to the nearest: that would turn where numbers such as 1/2048 are, which nets do produce.
-        return (logits * 1024 + 1 / 3).floor()
-
-    def _weights(self) -> list[tuple[str, Tensor]]:
-        return [*self.net.named_parameters(), *self.net.named_buffers()]
-
-    def _finite(self, logits: Tensor) -> Tensor:
-        if not logits.detach().isfinite().all():
-            value = logits.detach()[~logits.detach().isfinite()][0].item()
-            raise ValueError(f"{type(self).__name__}: the net's logits contain {value}; are its weights finite?")
+        """Return the logits of the net. If the layer is frozen, gradients reach what is given, but not the weights."""
+        weights = {name: weight.detach() for name, weight in self.net.named_parameters() if weight.requires_grad}
+        if self.frozen and weights:
+            logits: Tensor = functional_call(self.net, weights, (given,))
+        else:
+            logits = self.net(given)
         return logits
 
+    def decide(self, given: Tensor) -> Tensor:
+        """Return logits to act on: their order for a sample does not depend on the rest of the batch."""
+        try:
+            return stable_logits(self.net, given)
+        except ValueError as error:
+            raise ValueError(f"{type(self).__name__}: {error}") from error
+
     def extra_repr(self) -> str:
-        return f"{self.net}, {self.partition}"
+        net = " ".join(repr(self.net).split())  # on one line
+        return f"{net}, {self.partition}"

@@ -1,30 +1,36 @@
 """The denoising coupling: the layer of the paper."""
 
-__all__ = ["DenoisingCoupling"]
+__all__ = ["DenoisingCoupling", "DenoisingCouplingSpec"]
 
-from torch import Tensor
+from dataclasses import dataclass
+
+from torch import Tensor, nn
 
 from ddf.layers.conditional import Conditional
-from ddf.layers.layer import Draw, Emit
-from ddf.layers.partition import Partition
-from ddf.nets.net import Net
+from ddf.layers.layer import Draw, Emit, LayerSpec, Movement
+from ddf.layers.partition import ChannelSplit, Partition
+from ddf.nets.net import NetSpec
 from ddf.permutation import rank, unrank
+from ddf.shapes import Shape
 
 
 class DenoisingCoupling(Conditional):
     """Replaces one part of the symbols by their ranks under a prediction from the other part.
 
-    z_a = x_a and z_b = rank(x_b | n(x_a)): where the net is right, z_b is 0. So the better the prediction, the more
-    alike the symbols become, and the less a factorised distribution loses on them. The net is trained by itself, as a
-    classifier.
+        z_a = x_a
+        z_b = rank(x_b | n(x_a))
+
+    Where the net is right, z_b is 0. The better the prediction, the more predictable the symbols become on their own,
+    and the less a factorized distribution loses on them. The net is trained separately, as a classifier.
 
     References:
         Discrete Denoising Flows (Lindt & Hoogeboom, 2021), section 3.1
 
     Arguments:
-        net: The classifier n.
-        top: How many of the likeliest classes are sorted, 1 … K: the paper's h.
-        partition: What x_a and x_b are: `"channels"`, `"checkerboard"`, or a `Partition`.
+        net: The classifier n; see `Conditional`.
+        top: Number of classes that are sorted, 1 … K: the paper's h.
+        partition: How the symbols are split into x_a and x_b.
+        num_classes: The number of classes K, for a net without an attribute of that name.
 
     Examples:
         >>> from ddf.nets import MLP
@@ -35,27 +41,46 @@ class DenoisingCoupling(Conditional):
         True
     """
 
-    def __init__(self, net: Net, top: int, partition: Partition | str = "channels") -> None:
-        super().__init__(net, partition)
-        if not isinstance(top, int) or not 1 <= top <= net.num_classes:
+    def __init__(
+        self, net: nn.Module, top: int, partition: Partition | None = None, num_classes: int | None = None
+    ) -> None:
+        super().__init__(net, partition, num_classes)
+        if not isinstance(top, int) or not 1 <= top <= self.num_classes:
             raise ValueError(
-                f"DenoisingCoupling: top={top}, but the data has {net.num_classes} classes (0…{net.num_classes - 1})"
+                f"DenoisingCoupling: top={top} is out of range: the data has {self.num_classes} classes "
+                f"(0…{self.num_classes - 1}), so pass 1…{self.num_classes}"
             )
         self.top = top
 
     def forward(self, x: Tensor, emit: Emit) -> Tensor:
         x_a, x_b = self.split(x)
         z_b = rank(x_b, self.decide(x_a), self.top, dim=1)
-        return self.partition.merge(x_a, z_b)
+        return self.merge(x_a, z_b)
 
     def inverse(self, z: Tensor, draw: Draw) -> Tensor:
         x_a, z_b = self.split(z)
         x_b = unrank(z_b, self.decide(x_a), self.top, dim=1)
-        return self.partition.merge(x_a, x_b)
+        return self.merge(x_a, x_b)
 
     def carry(self, x: Tensor) -> Tensor:
-        x_a, x_b = self.partition.split(x)
-        return self.partition.merge(x_a, rank(x_b, self.predict(x_a), self.top, dim=1))
+        x_a, x_b = self.split(x)
+        return self.merge(x_a, rank(x_b, self.predict(x_a), self.top, dim=1))
+
+    def follow(self, places: Tensor) -> Movement:
+        return Movement(places, replaced=self.split(places)[1])
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, top={self.top}"
+
+
+@dataclass(frozen=True)
+class DenoisingCouplingSpec(LayerSpec, builds=DenoisingCoupling):
+    """See `DenoisingCoupling`."""
+
+    net: NetSpec
+    top: int
+    partition: Partition = ChannelSplit()
+
+    def build(self, num_classes: int, shape: Shape) -> DenoisingCoupling:
+        net = self.net.build(num_classes, *self.partition.shapes(shape))
+        return DenoisingCoupling(net, self.top, self.partition, num_classes)

@@ -1,31 +1,33 @@
 """The split prior: part of the symbols leaves the flow, coded given the rest."""
 
-__all__ = ["SplitPrior"]
+__all__ = ["SplitPrior", "SplitPriorSpec"]
 
-from torch import Tensor
+from dataclasses import dataclass
+
+from torch import Tensor, nn
 
 from ddf.layers.conditional import Conditional
-from ddf.layers.layer import Draw, Emit, Shape
-from ddf.layers.partition import Partition
-from ddf.nets.net import Net
-from ddf.symbols import check_symbols
+from ddf.layers.layer import Draw, Emit, LayerSpec, Movement, over_classes
+from ddf.layers.partition import ChannelSplit, Partition
+from ddf.nets.net import NetSpec
+from ddf.shapes import Shape
 
 
 class SplitPrior(Conditional):
-    """Factors out one part of the symbols under a prediction from the other part, and lets that one go on.
+    """Factors out one part of the symbols under a prediction from the other part, which it keeps.
 
-    After a coupling that has turned x_b into z_b, `factor_out="b"` codes z_b given z_a and goes on with z_a: the order
-    of the paper's published figures. `factor_out="a"` codes z_a given z_b and goes on with z_b: the order of its
-    appendix C.
+    After a coupling that replaced x_b by z_b, `factor_out="b"` codes z_b given z_a and keeps z_a: the order of the
+    paper's published results. `factor_out="a"` codes z_a given z_b and keeps z_b: the order of its appendix C.
 
     References:
         | Density Estimation Using Real NVP (Dinh et al., 2017)
         | Discrete Denoising Flows (Lindt & Hoogeboom, 2021), section 3.2 and appendix C
 
     Arguments:
-        net: Predicts the part that is factored out from the part that goes on.
-        factor_out: Which part that is, `"a"` or `"b"`.
-        partition: What the parts a and b are: `"channels"`, `"checkerboard"`, or a `Partition`.
+        net: Predicts the part that is factored out from the part that is kept; see `Conditional`.
+        factor_out: The part that is factored out, `"a"` or `"b"`.
+        partition: How the symbols are split into the parts a and b.
+        num_classes: The number of classes K, for a net without an attribute of that name.
 
     Examples:
         >>> from ddf.layers import ChannelSplit
@@ -36,11 +38,47 @@ class SplitPrior(Conditional):
         (1, 14, 14)
     """
 
-    def __init__(self, net: Net, factor_out: str = "b", partition: Partition | str = "channels") -> None:
-        super().__init__(net, partition)
+    def __init__(
+        self,
+        net: nn.Module,
+        factor_out: str = "b",
+        partition: Partition | None = None,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__(net, partition, num_classes)
         if factor_out not in ("a", "b"):
-            raise ValueError(f"SplitPrior: factor_out={factor_out!r}, but it must be 'a' or 'b'")
+            raise ValueError(f"SplitPrior: factor_out={factor_out!r} must be 'a' or 'b'")
         self.factor_out = factor_out
+
+    def forward(self, x: Tensor, emit: Emit) -> Tensor:
+        kept, out = self.split(x)
+        emit(out, self.predict(kept))
+        return kept
+
+    def inverse(self, z: Tensor, draw: Draw) -> Tensor:
+        out = draw(self.predict(z)).to(z.dtype)
+        return self.merge(z, out)
+
+    def relax(self, x: Tensor, emit: Emit) -> Tensor:
+        kept, out = over_classes(self.split, x)
+        emit(out, self.predict(kept))
+        kept_vectors: Tensor = kept
+        return kept_vectors
+
+    def carry(self, x: Tensor) -> Tensor:
+        return self.split(x)[0]
+
+    def follow(self, places: Tensor) -> Movement:
+        return Movement(*self.split(places))
+
+    # ---- The given part is the one that is kept
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = self.partition.split(x)
+        return (a, b) if self.factor_out == "b" else (b, a)
+
+    def merge(self, given: Tensor, target: Tensor) -> Tensor:
+        return self.partition.merge(*((given, target) if self.factor_out == "b" else (target, given)))
 
     def part_shapes(self, shape: Shape) -> tuple[Shape, Shape]:
         a, b = self.partition.shapes(shape)
@@ -50,30 +88,19 @@ class SplitPrior(Conditional):
         kept, _ = self.checked_part_shapes(shape)
         return kept
 
-    def forward(self, x: Tensor, emit: Emit) -> Tensor:
-        kept, out = self._kept_and_out(*self.split(x))
-        emit(out, self.predict(kept))
-        return kept
-
-    def inverse(self, z: Tensor, draw: Draw) -> Tensor:
-        kept = check_symbols(z, self.num_classes, name="z")
-        out = draw(self.predict(kept)).to(kept.dtype)
-        return self.partition.merge(*((kept, out) if self.factor_out == "b" else (out, kept)))
-
-    def relax(self, x: Tensor, emit: Emit) -> Tensor:
-        kept, out = self._kept_and_out(*self.split_vectors(x))
-        emit(out, self.classify(kept))
-        return kept
-
-    def carry(self, x: Tensor) -> Tensor:
-        kept, _ = self.given_and_target(x)
-        return kept
-
-    def given_and_target(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self._kept_and_out(*self.partition.split(x))
-
-    def _kept_and_out(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        return (a, b) if self.factor_out == "b" else (b, a)
-
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, factor_out={self.factor_out!r}"
+
+
+@dataclass(frozen=True)
+class SplitPriorSpec(LayerSpec, builds=SplitPrior):
+    """See `SplitPrior`."""
+
+    net: NetSpec
+    factor_out: str = "b"
+    partition: Partition = ChannelSplit()
+
+    def build(self, num_classes: int, shape: Shape) -> SplitPrior:
+        a, b = self.partition.shapes(shape)
+        net = self.net.build(num_classes, *((a, b) if self.factor_out == "b" else (b, a)))
+        return SplitPrior(net, self.factor_out, self.partition, num_classes)

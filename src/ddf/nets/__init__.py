@@ -1,7 +1,7 @@
 """The classifiers n(x_a) → logits."""
 
-__all__ = ["MLP", "DenseNet", "Net"]
+__all__ = ["MLP", "DenseNet", "DenseNetSpec", "MLPSpec", "Net", "NetSpec"]
 
-from ddf.nets.densenet import DenseNet
-from ddf.nets.mlp import MLP
-from ddf.nets.net import Net
+from ddf.nets.densenet import DenseNet, DenseNetSpec
+from ddf.nets.mlp import MLP, MLPSpec
+from ddf.nets.net import Net, NetSpec

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 
 class Convolution(nn.Conv2d):
-    """A 2-D convolution with zero padding, fast in double precision too.
+    """A 2-D convolution with zero padding that is fast in double precision too.
 
-    The libraries' convolutions are made for single precision and below: in double precision they are up to four times
-    slower than the same sums as matrix products.
+    Library convolutions are optimized for single precision: in double precision they are up to four times slower than
+    the same sums as matrix products.
 
     Arguments:
-        in_channels: The planes that come in.
-        out_channels: The planes that go out.
+        in_channels: The number of input planes.
+        out_channels: The number of output planes.
         kernel_size: 1, 3, or another odd number.
 
     Examples:
@@ -33,14 +33,14 @@ class Convolution(nn.Conv2d):
             out = as_products(x, self.weight)
             return out if self.bias is None else out + self.bias.view(-1, 1, 1)
         if self.kernel_size == (1, 1) and x.is_cuda and torch.is_autocast_enabled("cuda"):
-            # The same sums as a matrix product: a tenth less time per training step. (In single precision, convolutions
-            # may use TF32 where products by default do not.)
+            # The same sums as a matrix product: 10 % less time per training step. (Not in single precision, where
+            # convolutions may use TF32 and products do not by default.)
             return F.linear(x.permute(0, 2, 3, 1), self.weight[:, :, 0, 0], self.bias).permute(0, 3, 1, 2)
         return super().forward(x)
 
 
 def as_products(x: Tensor, weight: Tensor) -> Tensor:
-    """A convolution with zero padding: one product for all taps, whose results are moved into place and added up.
+    """Compute a convolution with zero padding as one product for all taps, whose results are shifted and summed.
 
     Arguments:
         x: (batch, channels, height, width)
@@ -51,12 +51,12 @@ def as_products(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def add_taps(products: Tensor, kernel: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The sums of a convolution from the products of each pixel with each tap.
+    """Compute the sums of a convolution from the products of each pixel with each tap.
 
     Arguments:
         products: (batch, height, width, rows · columns · out channels)
-        kernel: Rows and columns of the convolution; none for what is none, of which any products are the sums.
-        dtype: In what they are added up.
+        kernel: Rows and columns of the kernel; empty for a linear map, whose products are the sums already.
+        dtype: The dtype of the sums.
 
     Returns:
         (batch, height, width, out channels)
@@ -75,5 +75,5 @@ def add_taps(products: Tensor, kernel: Sequence[int], dtype: torch.dtype) -> Ten
 
 
 def _overlap(size: int, offset: int) -> tuple[slice, slice]:
-    """Where `size` positions meet the same positions moved by `offset`: there, and here."""
+    """Return where positions 0 … `size` − 1, shifted by `offset`, overlap themselves: target and source."""
     return slice(max(0, -offset), size - max(0, offset)), slice(max(0, offset), size + min(0, offset))

@@ -1,13 +1,16 @@
 """A densely connected convolutional net, for maps of symbols."""
 
-__all__ = ["DenseNet"]
+__all__ = ["DenseBlock", "DenseNet", "DenseNetSpec"]
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddf.nets.convolution import Convolution
-from ddf.nets.net import Net, Shape, check_size, pad_width, start_at_zero
+from ddf.nets.net import Net, NetSpec, channels_of, pad_width, start_at_zero
+from ddf.shapes import Shape, check_size
 
 
 class DenseBlock(nn.Module):
@@ -25,7 +28,7 @@ class DenseBlock(nn.Module):
 class DenseNet(Net):
     """A densely connected convolutional net on maps of any size: the paper's net for images.
 
-    Every block sees the input and the output of all blocks before it. A last 3 × 3 convolution reads out the logits.
+    Each block sees the input and the outputs of all blocks before it. A final 3 × 3 convolution computes the logits.
 
     References:
         | Densely Connected Convolutional Networks (Huang et al., 2017)
@@ -33,10 +36,10 @@ class DenseNet(Net):
 
     Arguments:
         num_classes: The number of classes K.
-        in_channels: The channels of symbols that are given.
-        out_channels: The channels of symbols to predict.
+        in_channels: The number of channels of the given symbols.
+        out_channels: The number of channels of the predicted symbols.
         blocks: The number of dense blocks.
-        hidden: The number of planes that all blocks together add.
+        hidden: The total number of planes that the blocks append.
 
     Examples:
         >>> net = DenseNet(num_classes=8, in_channels=2, out_channels=2, blocks=3, hidden=32)
@@ -64,9 +67,7 @@ class DenseNet(Net):
 
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 3 or shape[0] != self.in_channels:
-            raise ValueError(
-                f"DenseNet takes maps ({self.in_channels}, height, width), but is given symbols of shape {shape}"
-            )
+            raise ValueError(f"DenseNet takes maps ({self.in_channels}, height, width), not symbols of shape {shape}")
         return (self.out_channels, *shape[1:])
 
     def extra_repr(self) -> str:
@@ -74,6 +75,21 @@ class DenseNet(Net):
 
 
 def _share(hidden: int, blocks: int) -> list[int]:
-    """Splits `hidden` over the blocks as evenly as multiples of 8 allow."""
+    """Distribute `hidden` over the blocks as evenly as multiples of 8 allow."""
     units = max(pad_width(hidden) // 8, blocks)
     return [8 * (units * (i + 1) // blocks - units * i // blocks) for i in range(blocks)]
+
+
+@dataclass(frozen=True)
+class DenseNetSpec(NetSpec, builds=DenseNet):
+    """See `DenseNet`."""
+
+    blocks: int = 8
+    hidden: int = 512
+
+    @property
+    def least_tensors(self) -> int:
+        return 4 * self.blocks
+
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> DenseNet:
+        return DenseNet(num_classes, channels_of(given), channels_of(predicted), blocks=self.blocks, hidden=self.hidden)

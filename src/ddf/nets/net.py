@@ -1,6 +1,6 @@
-"""What all classifiers have in common: symbols in, logits out."""
+"""The base class of the built-in classifiers: symbols in, logits out."""
 
-__all__ = ["Net", "Shape", "check_size", "pad_width", "start_at_zero"]
+__all__ = ["Net", "NetSpec", "channels_of", "pad_width", "start_at_zero"]
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,46 +9,25 @@ from typing import TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddf.symbols import check_symbols, one_hot
-
-Shape = tuple[int | None, ...]
-"""(channels, *spatial) of one sample. A spatial size may be None: any size."""
+from ddf.plain import Spec
+from ddf.shapes import Shape, check_size
+from ddf.symbols import one_hot
 
 Affine = TypeVar("Affine", nn.Linear, nn.Conv2d)
 
 
-def pad_width(width: int) -> int:
-    """Rounds a number of channels up to a multiple of 8, which is what matrix hardware likes."""
-    return -(-width // 8) * 8
-
-
-def check_size(owner: str, **sizes: int) -> None:
-    """Refuses sizes that are not positive integers, with the name of what they belong to."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{owner}: {name}={size!r}, but it must be a positive integer")
-
-
-def start_at_zero(layer: Affine) -> Affine:
-    """Zeroes a last layer, so that an untrained classifier prefers nothing and its coupling is the identity."""
-    nn.init.zeros_(layer.weight)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-    return layer
-
-
 class Net(nn.Module, ABC):
-    """A classifier n(x_a) → logits: from the symbols of one part it predicts those of another.
+    """A classifier n(x_a) → logits: predicts the symbols of one part from those of another.
 
-    A subclass says how planes become planes (`body`) and which shapes it takes (`output_shape`); the one-hot encoding
-    before that and the read-out after it are here, and nowhere else. A body computes in the dtype of its parameters and
-    treats every sample on its own: batch statistics would make a coupling depend on the company a sample keeps. What it
-    does at random (dropout) it does in training mode only: `log_prob` follows the mode, as everywhere in PyTorch.
+    A subclass implements `body`, which maps planes to planes, and `output_shape`. This class encodes symbols as one-hot
+    planes and reads logits from the planes that `body` returns. A body computes in the dtype of its parameters and
+    treats each sample independently: with batch statistics, a coupling would depend on the rest of the batch. Anything
+    random (dropout) happens in training mode only.
 
     Arguments:
         num_classes: The number of classes K.
-        in_channels: The channels of symbols that are given.
-        out_channels: The channels of symbols to predict.
+        in_channels: The number of channels of the given symbols.
+        out_channels: The number of channels of the predicted symbols.
     """
 
     __call__: Callable[..., Tensor]
@@ -64,38 +43,70 @@ class Net(nn.Module, ABC):
 
     @abstractmethod
     def body(self, planes: Tensor) -> Tensor:
-        """Maps (batch, in_planes, *spatial) to (batch, out_planes, *spatial)."""
+        """Map (batch, in_planes, *spatial) to (batch, out_planes, *spatial)."""
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
-        """Returns the shape of the symbols that are predicted from symbols of `shape`; refuses what cannot work."""
+        """Return the shape of the symbols predicted from symbols of `shape`; raise an error if that is impossible."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Predicts.
+        """Predict.
 
         Arguments:
-            x: Symbols (batch, in_channels, *spatial), or one-hot vectors (batch, K, in_channels, *spatial), through
-                which gradients flow.
+            x: Symbols (batch, in_channels, *spatial), or one-hot vectors (batch, K, in_channels, *spatial) in floating
+                point, through which gradients flow.
 
         Returns:
             Logits (batch, K, out_channels, *spatial), the layout of `torch.nn.functional.cross_entropy`.
         """
+        out = self.body(self.encode(x))[:, : self.num_classes * self.out_channels]
+        return out.unflatten(1, (self.num_classes, self.out_channels))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Convert symbols or one-hot vectors to the planes that `body` takes, a multiple of 8 of them."""
         dtype = next(self.parameters()).dtype
-        if isinstance(x, Tensor) and x.is_floating_point():
-            vectors = x.to(dtype)
-        else:
-            vectors = one_hot(check_symbols(x, self.num_classes), self.num_classes, dtype)
+        vectors = x.to(dtype) if x.is_floating_point() else one_hot(x, self.num_classes, dtype)
         if vectors.ndim < 3 or vectors.shape[1:3] != (self.num_classes, self.in_channels):
             raise ValueError(
                 f"{type(self).__name__} takes symbols (batch, {self.in_channels}, …) or one-hot vectors "
-                f"(batch, {self.num_classes}, {self.in_channels}, …), but is given {tuple(x.shape)}"
+                f"(batch, {self.num_classes}, {self.in_channels}, …), not {tuple(x.shape)}"
             )
         planes = vectors.flatten(1, 2)
         padding = self.in_planes - planes.shape[1]
-        if padding:
-            planes = F.pad(planes, [0, 0] * (planes.ndim - 2) + [0, padding])
-        out = self.body(planes)[:, : self.num_classes * self.out_channels]
-        return out.unflatten(1, (self.num_classes, self.out_channels))
+        return F.pad(planes, [0, 0] * (planes.ndim - 2) + [0, padding]) if padding else planes
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+class NetSpec(Spec, ABC):
+    """A net without its shapes, which follow from its place in a flow."""
+
+    @property
+    def least_tensors(self) -> int:
+        """A lower bound on the number of tensors of the net. It is not built if a file has fewer for it."""
+        return 0
+
+    @abstractmethod
+    def build(self, num_classes: int, given: Shape, predicted: Shape) -> nn.Module:
+        """Build the net that predicts symbols of one shape from those of another."""
+
+
+def channels_of(shape: Shape) -> int:
+    """Return the number of channels of a shape."""
+    if not shape or shape[0] is None:
+        raise ValueError(f"symbols of shape {shape} have no number of channels")
+    return shape[0]
+
+
+def pad_width(width: int) -> int:
+    """Round a number of channels up to a multiple of 8, which suits matrix hardware."""
+    return -(-width // 8) * 8
+
+
+def start_at_zero(layer: Affine) -> Affine:
+    """Set a last layer to zero, so that an untrained classifier has no preference and its coupling is the identity."""
+    nn.init.zeros_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer

@@ -1,8 +1,9 @@
 """Training: layer by layer, or end to end where the layers ask for it."""
 
-__all__ = ["PAPER", "Fitted", "RunConflictError", "TrainingConfig", "TrainingError", "fit"]
+__all__ = ["PAPER", "Fitted", "RunConflictError", "TrainingConfig", "TrainingError", "fit", "relaxed_log_prob"]
 
 from ddf.training.config import PAPER, TrainingConfig
 from ddf.training.fit import Fitted, fit
 from ddf.training.loop import TrainingError
+from ddf.training.relaxation import relaxed_log_prob
 from ddf.training.run import RunConflictError

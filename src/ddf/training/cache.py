@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddf.data.dataset import Data
 from ddf.data.redrawn import Redrawn
-from ddf.layers.layer import Shape
+from ddf.shapes import Shape
 from ddf.symbols import check_symbols, smallest_dtype
 
 _CHUNK = 4096  # samples that are read or drawn at a time

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddf.checkpoint import save
-from ddf.data.classes import Classes, Columns
+from ddf.classes import Classes, Columns
 from ddf.data.dataset import Data, DataSet
 from ddf.data.redrawn import Redrawn
-from ddf.flow import Flow
-from ddf.layers import Conditional, ModularCoupling
-from ddf.spec import FlowSpec, describe, to_plain
+from ddf.flow import Flow, FlowSpec
+from ddf.layers import Conditional
+from ddf.plain import describe, to_plain
 from ddf.training.cache import Cache, fill, take
 from ddf.training.config import PAPER, TrainingConfig
 from ddf.training.joint import train_jointly
@@ -142,7 +141,7 @@ def fit(
         result = None if folder is None else folder / "flow.safetensors"
         if result is not None and processes.leads and (record.progressed or not result.exists()):
             with record.writing():
-                save(flow, result)
+                flow.save(result)
             record.log(done=True, validation_bits=bits)
         processes.wait()
     return Fitted(flow, bits, parts)
@@ -207,7 +206,7 @@ def _evaluate(flow: Flow, validation: Cache, processes: Processes) -> float:
 
 
 def _is_joint(flow: Flow) -> bool:
-    return any(isinstance(layer, ModularCoupling) for layer in flow.layer_list())
+    return any(layer.trained_jointly for layer in flow.layer_list())
 
 
 def _parts_to_train(flow: Flow) -> int:

@@ -1,4 +1,4 @@
-"""End to end: how Discrete Flows are trained."""
+"""Joint training, end to end: how Discrete Flows are trained."""
 
 __all__ = ["train_jointly"]
 
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from ddf.flow import Flow
 from ddf.training.cache import Cache
 from ddf.training.loop import Task, Work, optimise
+from ddf.training.relaxation import relaxed_log_prob
 
 
 class Relaxed(nn.Module):
-    """A flow as a module whose call is the relaxed log-probability."""
+    """A flow as a module that returns the relaxed log-probability."""
 
     def __init__(self, flow: Flow, power: float) -> None:
         super().__init__()
@@ -23,12 +24,12 @@ class Relaxed(nn.Module):
         self.power = power
 
     def forward(self, x: Tensor) -> Tensor:
-        """The relaxed log-probability of each sample."""
-        return self.flow.relaxed_walk(x, self.power)
+        """Return the relaxed log-probability of each sample."""
+        return relaxed_log_prob(self.flow, x, self.power)
 
 
 def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> list[dict[str, Any]]:
-    """Trains all layers and the base at once, with straight-through gradients."""
+    """Train all layers and the base together, with straight-through gradients."""
     dimensions = prod(train.shape)
 
     def loss(relaxed: nn.Module, x: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
     finished = work.run.finished(0)
     if finished is None:
         if not flow.base.logits.any():
-            # Untrained couplings do nothing: the best base to begin with is that of the data itself.
+            # Untrained couplings do nothing, so the best initial base is that of the data itself.
             counts = work.processes.sum(flow.base.count(_carried(flow, train)))
             flow.base.set_counts(counts, work.config.smoothing)
         task = Task(0, "all layers", Relaxed(flow, work.config.relaxation), loss)
@@ -49,8 +50,7 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
         tensors, facts = finished
         flow.load_state_dict(tensors)
         work.progress.end()
-    for part in flow.parts():
-        part.freeze()
+    flow.freeze()
     train.drop()
     validation.drop()
     return [facts]
@@ -58,7 +58,7 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
 
 @torch.no_grad()
 def _carried(flow: Flow, train: Cache) -> Iterator[Tensor]:
-    """What the layers leave of the first look at every sample."""
+    """Yield the output of the layers for the first draw of every sample."""
     left = len(train) // train.draws
     for batch in train.batches(512):
         z = batch[:left]

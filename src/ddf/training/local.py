@@ -1,4 +1,4 @@
-"""Layer by layer: the paper's algorithm 3."""
+"""Local training, layer by layer: the paper's algorithm 3."""
 
 __all__ = ["classification_loss", "train_locally"]
 
@@ -18,22 +18,21 @@ from ddf.training.loop import Task, Work, optimise
 
 
 def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Tensor]:
-    """The cross-entropy of the symbols that a layer's net is to predict, in bits per predicted symbol."""
+    """Return the loss of a layer's net: the cross-entropy of the target, in bits per predicted symbol."""
 
     def loss(net: nn.Module, x: Tensor) -> Tensor:
-        given, target = layer.given_and_target(x)
-        seen = one_hot(given, layer.num_classes)
-        chances = net(seen).float().log_softmax(dim=1)
-        # By one-hot vectors: summed in the same order every time, on a GPU too.
-        return (chances * one_hot(target, layer.num_classes)).sum() / (-log(2) * target.numel())
+        given, target = layer.split(x)
+        log_p = net(given).float().log_softmax(dim=1)
+        # With one-hot vectors, numbers are summed in the same order every time, on a GPU too.
+        return (log_p * one_hot(target, layer.num_classes)).sum() / (-log(2) * target.numel())
 
     return loss
 
 
 def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> list[dict[str, Any]]:
-    """Trains every layer that has a net on the data as the layers before it leave it, then fits the base.
+    """Train every layer that has a net on the output of the layers before it, then fit the base.
 
-    After a layer is trained, the data goes through that one layer once: so a step costs the same in every layer.
+    After a layer is trained, the data is passed through that layer once, so a step costs the same in every layer.
     """
     parts = []
     for number, layer in enumerate(flow.layer_list()):

@@ -12,9 +12,9 @@ from typing import Any, TextIO
 
 from torch import Tensor
 
-from ddf.checkpoint import read_tensors, write_tensors
+from ddf.errors import DamagedFileError
 from ddf.files import atomic_write
-from ddf.modelfile import DamagedFileError
+from ddf.tensorfile import read_tensors, write_tensors
 
 # Settings that the layers still to be trained may have otherwise than the finished ones.
 _CHANGEABLE = (

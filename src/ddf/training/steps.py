@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddf.prior import FactorizedCategorical
+from ddf.base import FactorizedCategorical
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
 from ddf.training.processes import Processes

@@ -1,0 +1,230 @@
+"""Files and folders in archives: label maps as arrays that can be restored to files, other files byte for byte."""
+
+__all__ = ["FileReader", "FileWriter", "FoundFiles", "files_in"]
+
+import os
+from ast import literal_eval
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+from ddf.archive.formats import FileFormat
+from ddf.archive.images import read_file, to_file
+from ddf.archive.output_folder import OutputFolder
+from ddf.archive.reader import Archive
+from ddf.archive.writer import ArchiveWriter
+from ddf.errors import DamagedArchiveError, LimitError
+from ddf.shapes import Array
+
+_NPY = FileFormat("npy")
+
+
+class FoundFiles(NamedTuple):
+    """What some files and folders contain.
+
+    Arguments:
+        files: The files, each with its name in an archive.
+        left_out: What is not archived: hidden files, empty folders, broken links, links to folders and links that lead
+            out of a folder.
+        problems: Folders that cannot be read, and why.
+    """
+
+    files: list[tuple[str, Path]]
+    left_out: list[Path]
+    problems: list[tuple[str, str]]
+
+
+def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
+    """Find all files in the given files and folders. Names are relative to the folder that was given.
+
+    Arguments:
+        sources: Files and folders.
+    """
+    found = FoundFiles([], [], [])
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            _search(path, found)
+        elif path.is_file():
+            found.files.append((path.name, path))
+        elif path.exists():
+            raise FileNotFoundError(f"{path} is neither a regular file nor a folder")
+        else:
+            raise FileNotFoundError(f"{path} does not exist")
+    names: dict[str, Path] = {}
+    for name, path in found.files:
+        if name in names:
+            raise ValueError(
+                f"{names[name]} and {path} would both be named {name!r}; compress the folder that contains both"
+            )
+        names[name] = path
+    return found
+
+
+def _search(root: Path, found: FoundFiles, folder: str = "") -> None:
+    """Find the files in a folder, in the order of their paths."""
+    try:
+        with os.scandir(root / folder) as entries:
+            ordered = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        found.problems.append((folder or str(root), f"not archived: {error.strerror}"))
+        return
+    if not ordered and folder:
+        found.left_out.append(root / folder)
+    inside = os.path.realpath(root) + os.sep
+    for entry in ordered:
+        name = f"{folder}/{entry.name}" if folder else entry.name
+        leads_out = entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside)
+        if entry.name.startswith(".") or leads_out:
+            found.left_out.append(root / name)
+        elif entry.is_dir(follow_symlinks=False):
+            _search(root, found, name)
+        elif Path(entry.path).is_file():
+            found.files.append((name, root / name))
+        else:  # links to folders, broken links, pipes
+            found.left_out.append(root / name)
+
+
+class FileWriter:
+    """Adds files to an archive: label maps as arrays that can be restored to files, other files byte for byte.
+
+    PNG and TIFF images with one channel and npy files of integers are label maps.
+
+    Arguments:
+        archive: The archive to add to.
+
+    Examples:
+        >>> import numpy as np
+        >>> from PIL import Image
+        >>> Image.fromarray(np.full((4, 6), 255, dtype=np.uint8)).save("mask.png")
+        >>> with ArchiveWriter("masks.ddf", model=None) as archive:
+        ...     FileWriter(archive).add("mask.png", "mask.png")
+        >>> FileReader(Archive("masks.ddf")).write("mask.png", "again")
+        PosixPath('again/mask.png')
+    """
+
+    def __init__(self, archive: ArchiveWriter) -> None:
+        self.archive = archive
+        self.files = 0  # the number of files that were archived
+        self.maps = 0  # the number of files that were label maps
+        self.bytes = 0  # the size of all files
+        self.stripped: list[str] = []  # images with metadata that is not kept
+        self.problems: list[tuple[str, str]] = []  # files not archived as their names suggest, and why
+
+    def add(self, path: str | PathLike[str], name: str) -> None:
+        """Add a file under a name. If it cannot be read, or not as its name suggests, it is listed in `problems`."""
+        path = Path(path)
+        stored = self._storable(name)
+        if stored in self.archive.names:
+            raise ValueError(f"the archive already contains a file named {stored!r}")
+        try:
+            loaded = read_file(path, self.archive.max_bytes)
+            self.archive.add(loaded.array, stored, copy=False, file=loaded.format)
+        except (OSError, LimitError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.problems.append((name, f"not archived: {why}"))
+            return
+        self.files += 1
+        self.bytes += path.stat().st_size
+        self.maps += loaded.format.type != "file"
+        if loaded.stripped:
+            self.stripped.append(name)
+        if loaded.problem:
+            self.problems.append((name, f"archived byte for byte: {loaded.problem}"))
+        if stored != name:
+            self.problems.append((name, f"archived as {stored!r}: its name is not valid UTF-8"))
+
+    def _storable(self, name: str) -> str:
+        """Return a name that can be encoded as UTF-8."""
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+class FileReader:
+    """Writes the files of an archive to disk.
+
+    Arguments:
+        archive: The archive to read.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of the files; see `name`."""
+        return map(self.name, range(len(self.archive)))
+
+    def name(self, number: int) -> str:
+        """Return the name of a file; for an array without a name, its number with at least six digits."""
+        name = self.archive.contents.index.table.name(number)
+        return name or self._free(f"{number:06}")
+
+    def _free(self, base: str, suffix: str = "") -> str:
+        """Return a name that no array has."""
+        while base + suffix in self.archive:
+            base += "_"
+        return base + suffix
+
+    def format_of(self, number: int) -> FileFormat:
+        """Return the format of a file: npy for arrays that were not files and for unknown formats."""
+        try:
+            return self.archive.format_of(number) or _NPY
+        except ValueError:
+            return _NPY
+
+    def target(self, number: int) -> str:
+        """Return the name of the file to write for an array: arrays that were not files become npy files."""
+        name = self.name(number)
+        formats = self.archive.contents.index.table.formats
+        known = bool(formats) and formats[number] > 0 and self.format_of(number) is not _NPY
+        return name if known or name.endswith(".npy") else self._free(name, ".npy")
+
+    def key(self, name: str) -> int:
+        """Return the number of the array of a file, given its name or what `ddf list` prints for it."""
+        if name in self.archive:
+            return self.archive.number_of(name)
+        digits = name.rstrip("_")
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) >= 6 else len(self.archive)
+        if number < len(self.archive) and self.name(number) == name:
+            return number
+        if name[:1] in ("'", '"'):
+            with suppress(ValueError, SyntaxError, TypeError):
+                return self.archive.number_of(str(literal_eval(name)))
+        raise FileNotFoundError(
+            f"{self.archive.name} does not contain {name!r}; `ddf list {self.archive.name}` prints the names"
+        )
+
+    def contents(self, name: str, number: int, array: Array) -> bytes:
+        """Return the contents of the file of an array."""
+        try:
+            return to_file(array, self.format_of(number))
+        except ValueError as error:
+            raise DamagedArchiveError(f"{self.archive.name} is damaged: {name!r}: {error}") from error
+
+    def write(self, name: str, folder: str | PathLike[str], overwrite: bool = False) -> Path:
+        """Write one file into a folder, and return its path.
+
+        Arguments:
+            name: Its name in the archive.
+            folder: The folder, which is created if needed.
+            overwrite: Whether to replace an existing file.
+        """
+        number = self.key(name)
+        output = OutputFolder(folder, overwrite)
+        target = self.target(number)
+        output.check([target])
+        return output.write(target, self.contents(name, number, self.archive[number]))
+
+    def write_all(self, folder: str | PathLike[str], overwrite: bool = False) -> Iterator[Path]:
+        """Write all files into a folder, one at a time, and yield their paths.
+
+        Arguments:
+            folder: The folder, which is created if needed.
+            overwrite: Whether to replace existing files.
+        """
+        output = OutputFolder(folder, overwrite)
+        output.check(map(self.target, range(len(self.archive))))
+        for number, array in self.archive.arrays():
+            yield output.write(self.target(number), self.contents(self.name(number), number, array))

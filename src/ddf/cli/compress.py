@@ -1,0 +1,153 @@
+"""`ddf compress`."""
+
+__all__ = ["add"]
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddf.cli.common import (
+    Commands,
+    UsageError,
+    add_json,
+    add_max_size,
+    add_model,
+    add_threads,
+    files,
+    fitting_model,
+    formatted,
+    load_codec,
+    positive,
+    progress,
+    say,
+    shortened,
+    thousands,
+)
+
+if TYPE_CHECKING:
+    from ddf.archive import Codec
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = formatted(
+        commands,
+        "compress",
+        "compress files and folders into one archive",
+        "Compress files and folders of label maps (PNG, TIFF, npy) into one archive, with palettes and file names.\n"
+        "Other files are stored byte for byte. The exit code is 1 if any file is unreadable or damaged.",
+        "ddf compress masks -o masks.ddf",
+        "ddf compress masks -o masks.ddf --model run/model.safetensors --embed",
+        "ddf compress more -o masks.ddf --append --model run/model.safetensors",
+    )
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders to compress")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive to write")
+    add_model(parser, "a model trained with `ddf train` (default: the pretrained one)")
+    parser.add_argument(
+        "--embed", action="store_true", help="store the model in the archive (default: only its fingerprint)"
+    )
+    parser.add_argument("--append", action="store_true", help="add to an existing archive (default: refuse)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file (default: refuse)")
+    parser.add_argument(
+        "--maps-per-block",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="maps of equal size to code together; more make the archive smaller but slow down extraction (default: 1)",
+    )
+    add_threads(parser)
+    add_max_size(parser)
+    parser.add_argument(
+        "--sha256", action="store_true", help="store the SHA-256 of the archive for `ddf verify` (default: do not)"
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="skip decoding every map to verify it (default: verify)"
+    )
+    add_json(parser)
+    parser.set_defaults(run=_compress)
+
+
+def _compress(options: argparse.Namespace) -> int:
+    from ddf.archive import ArchiveWriter, FileWriter, files_in
+
+    if options.append and options.force:
+        raise UsageError("--append adds to a file and --force replaces it: pass one of them")
+    target = Path(options.output)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; name the file to write")
+    if target.exists() and not (options.append or options.force):
+        raise FileExistsError(f"{target} already exists; --force replaces it, --append adds to it")
+    found = files_in(options.inputs)
+    itself = target.resolve()
+    if options.output == "-":
+        raise UsageError("-o -: an archive is written to a file, so name one")
+    inputs = [(name, path) for name, path in found.files if path.name != itself.name or path.resolve() != itself]
+    if not inputs:
+        raise ValueError(f"no files to compress in {', '.join(options.inputs)}")
+    start = time.monotonic()
+    before = target.stat().st_size if options.append and target.exists() else 0
+    model = _model_of(target, options) if before else load_codec(options.model)
+    with ArchiveWriter(
+        target,
+        model,
+        embed_model=options.embed and not before,
+        maps_per_block=options.maps_per_block,
+        verify=not options.no_verify,
+        append=options.append,
+        overwrite=options.force,
+        threads=options.threads,
+        sha256=options.sha256,
+        max_bytes=options.max_size,
+    ) as archive:
+        writer = FileWriter(archive)
+        for name, path in progress(inputs, len(inputs), "compressing", "file"):
+            writer.add(path, name)
+    size = target.stat().st_size - before
+    seconds = time.monotonic() - start
+    other = writer.maps - archive.coded
+    problems = [*found.problems, *writer.problems]
+    left_out = [str(path) for path in found.left_out]
+    say(
+        options,
+        {
+            "files": writer.files,
+            "maps": writer.maps,
+            "maps_by_model": archive.coded,
+            "left_out": left_out,
+            "stripped": writer.stripped,
+            "problems": dict(problems),
+            "bytes_before": writer.bytes,
+            "bytes_after": size,
+            "seconds": seconds,
+        },
+        f"{target}: {files(writer.files)}, {thousands(writer.bytes)} bytes in {thousands(size)} "
+        f"({writer.bytes / max(1, size):.1f} : 1), {seconds:.1f} s",
+        *([f"{other} of {writer.maps} maps were stored with a general-purpose compressor"] if other > 0 else []),
+        *shortened(
+            left_out, "skipped (hidden files, empty folders, broken links, links to folders or out of a folder)"
+        ),
+        *shortened(writer.stripped, "metadata not stored (resolution, text, coordinates)"),
+        *(f"{name}: {why}" for name, why in problems),
+        *_advice(options, archive.coded),
+    )
+    return 1 if problems else 0
+
+
+def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
+    """Return the model to append with: the one passed, the embedded one, or else the pretrained one."""
+    from ddf.archive import Archive
+
+    with Archive(archive) as there:
+        if options.model is None and there.embeds_model and there.model is not None:
+            return there.model
+        needed = there.fingerprint if any(there.fingerprint) else None
+    return fitting_model(options.model, needed, str(archive))
+
+
+def _advice(options: argparse.Namespace, coded: int) -> list[str]:
+    if options.model is None and not options.append and coded:
+        return ["A model trained on your own maps with `ddf train` usually makes smaller archives."]
+    if options.model is not None and not options.embed and coded:
+        return [f"Keep {options.model}: decompressing needs it (--embed stores it in the archive)."]
+    return []

@@ -1,0 +1,141 @@
+"""`ddf reproduce`: the paper's table."""
+
+__all__ = ["add"]
+
+import argparse
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ddf.cli.common import Commands, UsageError, add_device, add_json, formatted, say
+
+_REPRODUCE = """\
+Run the experiments of Table 1 of the paper and write a report of all finished runs. If interrupted, run the same
+command again to resume; finished runs are not repeated."""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = formatted(
+        commands,
+        "reproduce",
+        "reproduce the results of the paper",
+        _REPRODUCE,
+        "ddf reproduce eight-gaussians --seeds 3                     a few minutes on a CPU",
+        "ddf reproduce mnist mnist-split --model ddf                 downloads MNIST",
+        "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the full table",
+        "ddf reproduce --faithful --cityscapes ~/data/cityscapes     what the paper's appendices say, to the letter",
+        "ddf reproduce --report-only                                 only the report of finished runs",
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: all five of the paper)")
+    parser.add_argument(
+        "--faithful",
+        action="store_true",
+        help="follow the paper's appendices to the letter; without rows, also in the order of appendix C",
+    )
+    parser.add_argument(
+        "--model", choices=("df", "ddf", "both"), default="both", help="the model to train (default: both)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds, from 0 (default: 3)")
+    add_device(parser)
+    parser.add_argument("--mnist", metavar="FOLDER", help="the folder of the MNIST idx files (default: download them)")
+    parser.add_argument(
+        "--cityscapes",
+        metavar="PATH",
+        help="the folder with gtFine, or a prepared npz file (no default: required for Cityscapes rows)",
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="the folder of the runs (default: runs)"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path("report"),
+        metavar="FOLDER",
+        help="the folder of the report (default: report)",
+    )
+    parser.add_argument(
+        "--public",
+        action="store_true",
+        help="leave out pictures of data that may not be redistributed (Cityscapes)",
+    )
+    parser.add_argument("--report-only", action="store_true", help="do not train; only write the report")
+    parser.add_argument("--no-report", action="store_true", help="only train; the report needs matplotlib")
+    add_json(parser)
+    parser.set_defaults(run=_reproduce)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from ddf.experiments import EXPERIMENTS, ROWS, collect, run_experiment, write_report
+    from ddf.experiments.results import is_finished, load_data
+    from ddf.experiments.rows import FAITHFUL, MODELS, TABLE
+
+    rows = options.rows or list(FAITHFUL if options.faithful else TABLE)
+    if options.faithful:
+        rows = [row if row in FAITHFUL else f"{row}-faithful" for row in rows]
+    for row in rows:
+        if row not in ROWS:
+            choices = FAITHFUL if options.faithful else ROWS
+            raise UsageError(f"row {row!r} does not exist; choose from {', '.join(choices)}")
+    if options.seeds < 1:
+        raise UsageError(f"--seeds {options.seeds} is out of range: pass 1 or more")
+    if options.report_only and options.no_report:
+        raise UsageError("--report-only and --no-report exclude each other: pass one of them")
+    models = list(MODELS) if options.model == "both" else [options.model]
+    chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
+    if not chosen:
+        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
+    if not options.no_report and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("the report needs matplotlib: run `pip install matplotlib`, or pass --no-report")
+    sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
+    # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
+    planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
+    if options.report_only:
+        planned = []
+    for name in dict.fromkeys(
+        experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
+    ):
+        load_data(name, sources)  # fail on missing data before anything is trained
+    runs: list[dict[str, Any]] = []
+    for seed, experiment in planned:
+        done = is_finished(experiment, seed, options.runs)
+        data = None if done else load_data(experiment.row.data, sources, seed, experiment.row.augment)
+        result = run_experiment(experiment, seed, data, options.runs, options.device)
+        print(
+            f"{experiment.row.title}, {MODELS[experiment.model]}, seed {seed}: {result.test_bits:.4f} bits per "
+            f"dimension on the test set, {result.validation_bits:.4f} in validation, {result.train_seconds:.0f} s",
+            file=sys.stderr if options.json else sys.stdout,
+            flush=True,
+        )
+        runs.append(
+            {
+                "row": experiment.row.name,
+                "model": experiment.model,
+                "seed": seed,
+                "test_bits": result.test_bits,
+                "validation_bits": result.validation_bits,
+                "train_seconds": result.train_seconds,
+            }
+        )
+    if options.no_report:
+        if options.json:
+            say(options, {"runs": runs, "report": None})
+        return 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = collect(options.runs)
+    for warning in caught:
+        print(f"ddf: {warning.message}", file=sys.stderr)
+    if not results:
+        raise ValueError(f"{options.runs} has no finished runs; run `ddf reproduce` without --report-only first")
+    data_sets = {}
+    for name in {ROWS[result.row].data for result in results} - ({"cityscapes"} if options.public else set()):
+        try:
+            data_sets[name] = load_data(name, sources)
+        except (OSError, ValueError):
+            print(f"ddf: {name} is not available; the report shows samples without data", file=sys.stderr)
+    report = write_report(results, options.report, options.typed, data_sets)
+    say(options, {"runs": runs, "report": str(report)}, f"The report: {report}")
+    return 0

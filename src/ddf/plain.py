@@ -1,0 +1,126 @@
+"""Modules as plain data: a spec for every class of module, and specs as JSON.
+
+A spec is a frozen dataclass whose fields have the names of the module's attributes. A class of specs registers by
+subclassing, `class MySpec(LayerSpec, builds=MyLayer)`, and is recognized in files from then on.
+"""
+
+__all__ = ["MOST_LAYERS", "Spec", "describe", "from_plain", "register", "to_plain"]
+
+from dataclasses import MISSING, fields
+from functools import cache
+from sys import float_info
+from types import UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from torch import nn
+
+from ddf.errors import LimitError
+
+MOST_LAYERS = 4096
+"""The largest number of layers of a flow in a file."""
+
+_KINDS: dict[str, type[Any]] = {}
+_SPEC_OF: dict[type[nn.Module], type["Spec"]] = {}
+
+
+class Spec:
+    """Plain data that describes a module."""
+
+    builds: ClassVar[type[nn.Module]]
+
+    def __init_subclass__(cls, builds: type[nn.Module] | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if builds is not None:
+            cls.builds = builds
+            _KINDS[builds.__name__] = cls
+            _SPEC_OF[builds] = cls
+
+
+def register(cls: type[Any]) -> type[Any]:
+    """Register a dataclass that is not a module but part of specs, such as a partition."""
+    _KINDS[cls.__name__] = cls
+    return cls
+
+
+def describe(module: nn.Module) -> Any:
+    """Return the spec of a flow, a layer, a net or a base.
+
+    Examples:
+        >>> from ddf.layers import Shuffle
+        >>> describe(Shuffle(4, seed=7))
+        ShuffleSpec(seed=7, permutation=None)
+    """
+    spec = _SPEC_OF.get(type(module))
+    if spec is not None:
+        return spec(**{field.name: _described(getattr(module, field.name)) for field in fields(spec)})  # type: ignore[arg-type]
+    carried = getattr(module, "spec", None)  # modules that are derived from others, such as exact nets
+    if isinstance(carried, Spec):
+        return carried
+    name = type(module).__name__
+    raise TypeError(
+        f"{name} has no spec, so a flow with it cannot be described or saved; "
+        f"define one: class {name}Spec(LayerSpec or NetSpec, builds={name})"
+    )
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, nn.ModuleList):
+        return tuple(describe(module) for module in value)
+    return describe(value) if isinstance(value, nn.Module) else value
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a spec to dictionaries, lists, numbers and strings."""
+    if isinstance(value, Spec) or type(value) in _KINDS.values():
+        kind = value.builds.__name__ if isinstance(value, Spec) else type(value).__name__
+        return {"kind": kind} | {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(value: Any) -> Any:
+    """Convert what `to_plain` returned to a spec; raise an error for anything else."""
+    if isinstance(value, list):
+        if sum(isinstance(item, dict) for item in value) > MOST_LAYERS:
+            raise LimitError(f"{len(value)} layers, but a flow in a file has at most {MOST_LAYERS}")
+        return tuple(from_plain(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(
+            f"unknown kind {kind!r} in the spec of a flow; known are {', '.join(sorted(_KINDS))}. Import the module "
+            "that defines it first"
+        )
+    options = {name: from_plain(item) for name, item in value.items() if name != "kind"}
+    known = {field.name: field for field in fields(_KINDS[kind])}
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{kind} has no option {name!r}; it has {', '.join(known) or 'none'}")
+    for name, field in known.items():
+        if name not in options and field.default is MISSING:
+            raise ValueError(f"{kind} lacks its option {name!r}")
+    hints = _hints(kind)
+    for name, option in options.items():
+        if not _has_type(option, hints[name]):
+            raise ValueError(f"{kind}: {name}={value[name]!r} is not of the type {hints[name]}")
+    return _KINDS[kind](**options)
+
+
+@cache
+def _hints(kind: str) -> dict[str, Any]:
+    return get_type_hints(_KINDS[kind])
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    """Return whether a value has an annotated type, for the types that specs consist of."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_has_type(item, get_args(hint)[0]) for item in value)
+    if get_origin(hint) in (Union, UnionType):
+        return any(_has_type(value, choice) for choice in get_args(hint))
+    if isinstance(value, bool):
+        return hint is bool
+    if hint is float:
+        return isinstance(value, int | float) and abs(value) <= float_info.max
+    return isinstance(value, hint)
