@@ -69,7 +69,7 @@ def weights(flow: Flow) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in flow.parameters()])
 
 
-def test_a_coupling_reaches_what_theory_allows() -> None:
+def test_a_coupling_reaches_its_theoretical_optimum() -> None:
     p = joint_distribution()
     flow = Flow([DenoisingCoupling(ddf.MLP(K, 1, 1, hidden=64), top=K)], FactorizedCategorical(K, (2,)), (2,))
     fit(flow, draw(p, 20_000, seed=1), config=FAST, device="cpu")
@@ -98,7 +98,7 @@ def test_a_discrete_flow_learns_end_to_end() -> None:
     assert all(part.frozen for part in flow.parts())
 
 
-def test_the_base_of_a_discrete_flow_has_a_rate_of_its_own() -> None:
+def test_the_base_of_a_discrete_flow_has_its_own_learning_rate() -> None:
     x = draw(joint_distribution(), 500, seed=1)
     moved = {}
     for rate in (1e-9, None, 0.1):
@@ -110,7 +110,7 @@ def test_the_base_of_a_discrete_flow_has_a_rate_of_its_own() -> None:
     assert moved[1e-9] < 1e-6 < moved[None] < 0.02 < moved[0.1]
 
 
-def test_the_demo_in_small() -> None:
+def test_a_small_version_of_the_demo() -> None:
     flow = ddf.architectures.eight_gaussians().build(seed=0)
     config = TrainingConfig(batch_size=256, max_epochs=4, ema=0.99)
     fit(flow, EightGaussians.sample(40_000, seed=0), config=config, device="cpu")
@@ -150,7 +150,7 @@ def test_a_seed_determines_the_result() -> None:
 
 
 @pytest.mark.parametrize(("steps", "ema"), [(1, 0.9), (37, None), (100, None), (150, 0.9), (219, 0.9)])
-def test_an_interrupted_run_goes_on_to_the_same_result(
+def test_a_resumed_run_ends_with_the_same_result(
     steps: int, ema: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, ema=ema)
@@ -178,7 +178,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     assert {"epoch", "train_bits", "validation_bits", "layer"} <= lines[0].keys()
 
 
-def test_a_run_killed_ten_times_comes_to_the_same_result(tmp_path: Path) -> None:
+def test_a_run_killed_ten_times_ends_with_the_same_result(tmp_path: Path) -> None:
     program = Path(__file__).with_name("killed_run.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(program), str(tmp_path / "run")]
@@ -205,7 +205,7 @@ def test_two_processes_train_as_well_as_one(tmp_path: Path) -> None:
 # ---- Data ------------------------------------------------------------------------------------------------------------
 
 
-def test_data_on_disk_gives_the_same_as_data_in_memory(tmp_path: Path) -> None:
+def test_data_on_disk_and_in_memory_give_the_same_result(tmp_path: Path) -> None:
     x = draw(joint_distribution(), 2000, seed=1).numpy()
     mapped = np.memmap(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
     mapped[:] = x
@@ -219,7 +219,7 @@ def test_data_on_disk_gives_the_same_as_data_in_memory(tmp_path: Path) -> None:
     assert torch.equal(result(100, mapped), result(1 << 30, x))
 
 
-def test_redrawn_data_is_drawn_anew() -> None:
+def test_redrawn_data_is_resampled() -> None:
     chances = torch.tensor([[0.2, 0.7]]).repeat(200, 1)
     batches = []
 
@@ -236,19 +236,19 @@ def test_redrawn_data_is_drawn_anew() -> None:
 
 
 @pytest.mark.parametrize("coupling", ["denoising", "modular"])
-def test_what_is_trained_is_left_alone(coupling: str) -> None:
+def test_frozen_parts_are_not_changed(coupling: str) -> None:
     flow = ddf.architectures.eight_gaussians(coupling, net=MLPSpec(hidden=16)).build()
     x = EightGaussians.sample(500, seed=0)
     first = fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu")
     before = weights(flow)
-    with pytest.warns(UserWarning, match="every part of this flow is frozen: nothing is trained"):
+    with pytest.warns(UserWarning, match="all parts of this flow are frozen, so nothing is trained"):
         again = fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu")
     assert torch.equal(weights(flow), before)
     assert again.validation_bits == first.validation_bits
     assert again.parts == []
 
 
-def test_a_flow_without_a_spec_can_be_trained_but_not_kept(tmp_path: Path) -> None:
+def test_a_flow_without_a_spec_can_be_trained_but_not_saved(tmp_path: Path) -> None:
     class OwnNet(ddf.MLP):
         pass
 
@@ -261,7 +261,7 @@ def test_a_flow_without_a_spec_can_be_trained_but_not_kept(tmp_path: Path) -> No
         fit(own_flow(), x, config=TrainingConfig(max_epochs=1), device="cpu", run=tmp_path / "run")
 
 
-def test_validation_data_may_be_given() -> None:
+def test_validation_data_can_be_passed() -> None:
     p = joint_distribution()
     flow = SMALL.build()
     x, held_out = draw(p, 1000, seed=1), draw(p, 700, seed=2)
@@ -272,23 +272,21 @@ def test_validation_data_may_be_given() -> None:
 # ---- What goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_an_old_directory_with_other_settings_is_refused(tmp_path: Path) -> None:
+def test_a_directory_with_other_settings_is_rejected(tmp_path: Path) -> None:
     train(run=tmp_path)
-    with pytest.raises(RunConflictError, match=r"holds a run with other settings.*\n  training.seed: 0 .*, 1 now"):
+    with pytest.raises(RunConflictError, match=r"contains a run with other settings.*\n  training.seed: 0 .*, 1 now"):
         train(replace(CONFIG, seed=1), run=tmp_path)
     other = draw(joint_distribution(), 1500, seed=1)
     with pytest.raises(RunConflictError, match=r"data.samples: 2000 in the directory, 1500 now"):
         fit(SMALL.build(), other, config=CONFIG, device="cpu", run=tmp_path)
 
 
-def test_a_loss_that_is_no_number_stops_and_keeps_what_was_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nan_loss_stops_training_and_keeps_finished_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = draw(joint_distribution(), 500, seed=1)
     flow = SMALL.build()
     with torch.no_grad():
         flow.layers[2].net.stack[0].bias[0] = math.nan
-    with pytest.raises(TrainingError, match=r"2 SplitPrior: the loss is nan in epoch 0; a lower learning rate"):
+    with pytest.raises(TrainingError, match=r"2 SplitPrior: the loss is nan in epoch 0; try a learning rate below"):
         fit(flow, x, config=TrainingConfig(max_epochs=1), device="cpu", run=tmp_path)
     assert (tmp_path / "parts" / "000.safetensors").exists()
     again = SMALL.build()
@@ -296,12 +294,14 @@ def test_a_loss_that_is_no_number_stops_and_keeps_what_was_finished(
     assert torch.equal(again.layers[0].net.stack[0].weight, flow.layers[0].net.stack[0].weight)
 
 
-def test_a_full_disk_is_named_and_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_full_disk_names_it_and_keeps_finished_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(internals, "_SECONDS_BETWEEN_STATES", 0.0)
-    original = run_internals.Run.keep_state
+    original = run_internals.Run.save_state
     kept = []
 
-    def keep_state(self: run_internals.Run, *args: object) -> None:
+    def save_state(self: run_internals.Run, *args: object) -> None:
         kept.append(args)
         if len(kept) > 3:
             monkeypatch.setattr(Path, "write_bytes", full)
@@ -310,8 +310,8 @@ def test_a_full_disk_is_named_and_keeps_what_was_finished(tmp_path: Path, monkey
     def full(self: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(run_internals.Run, "keep_state", keep_state)
-    with pytest.raises(OSError, match=r"cannot write to .*: No space left on device; what was finished there is kept"):
+    monkeypatch.setattr(run_internals.Run, "save_state", save_state)
+    with pytest.raises(OSError, match=r"cannot write to .*: No space left on device; the finished parts are kept"):
         train(run=tmp_path)
     monkeypatch.undo()
     assert torch.equal(train(run=tmp_path)[0], train()[0])
@@ -320,36 +320,40 @@ def test_a_full_disk_is_named_and_keeps_what_was_finished(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (torch.zeros(0, 2, dtype=torch.uint8), ValueError, "the data has 0 samples: too few to train on"),
-        (torch.zeros(1, 2, dtype=torch.uint8), ValueError, "the data has 1 samples: too few to train on"),
+        (torch.zeros(0, 2, dtype=torch.uint8), ValueError, "the data has 0 samples, but at least 2 are needed"),
+        (torch.zeros(1, 2, dtype=torch.uint8), ValueError, "the data has 1 samples, but at least 2 are needed"),
         (torch.full((10, 2), 5), ValueError, r"the data contains the symbol 5, but the data has 5 classes \(0…4\)"),
-        (torch.zeros(10, 3, dtype=torch.uint8), ValueError, "the flow is for samples of shape 2, but these have 3"),
+        (torch.zeros(10, 3, dtype=torch.uint8), ValueError, "the flow models samples of shape 2, not 3"),
         (torch.zeros(10, 2), TypeError, "the data must hold integers 0…4, but its dtype is torch.float32"),
-        (torch.zeros(10, dtype=torch.uint8), ValueError, r"must be symbols \(samples, …\), but its shape is \(10,\)"),
+        (
+            torch.zeros(10, dtype=torch.uint8),
+            ValueError,
+            r"must be symbols \(samples, …\), not an array of shape \(10,\)",
+        ),
         (np.array([["a", "b"]] * 10), TypeError, "the data must hold integers 0…4, but its dtype is <U1"),
-        ([[0, 1]] * 10, TypeError, "the data must be a tensor, an array or a Redrawn, but it is a list"),
+        ([[0, 1]] * 10, TypeError, "the data must be a tensor, an array or a Redrawn, not a list"),
     ],
 )
-def test_data_that_does_not_fit_is_refused(data: object, error: type[Exception], message: str) -> None:
+def test_data_that_does_not_fit_is_rejected(data: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         fit(SMALL.build(), data, device="cpu")
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         train(run=tmp_path / "file" / "run")
 
 
-def test_damage_in_a_run_directory_is_named(tmp_path: Path) -> None:
+def test_damage_in_a_run_directory_is_reported(tmp_path: Path) -> None:
     train(run=tmp_path)
     part = tmp_path / "parts" / "000.safetensors"
     whole = part.read_bytes()
     part.write_bytes(whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:])
-    with pytest.raises(RunConflictError, match=r"000.safetensors is damaged: .* checksum; remove it"):
+    with pytest.raises(RunConflictError, match=r"000.safetensors is damaged: .* checksum; delete it"):
         train(run=tmp_path)
     part.write_bytes(b"damaged")
-    with pytest.raises(RunConflictError, match=r"000.safetensors is not a model file, or it is damaged .* remove it"):
+    with pytest.raises(RunConflictError, match=r"000.safetensors is not a model file, or it is damaged .* delete it"):
         train(run=tmp_path)
     part.write_bytes(whole)
     settings = (tmp_path / "settings.json").read_text()
@@ -357,19 +361,19 @@ def test_damage_in_a_run_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunConflictError, match=r"settings.json is damaged"):
         train(run=tmp_path)
     (tmp_path / "settings.json").unlink()
-    with pytest.raises(RunConflictError, match=r"holds parts of a run, but not its settings"):
+    with pytest.raises(RunConflictError, match=r"contains parts of a run, but not its settings"):
         train(run=tmp_path)
 
 
-def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
+def test_two_runs_cannot_share_a_directory(tmp_path: Path) -> None:
     run = run_internals.Run(tmp_path, {})
-    with pytest.raises(RunConflictError, match=rf"another process \(number {os.getpid()}\) is training in"):
+    with pytest.raises(RunConflictError, match=rf"another process \(PID {os.getpid()}\) is training in"):
         run_internals.Run(tmp_path, {})
     run.close()
     run_internals.Run(tmp_path, {}).close()
 
 
-def test_settings_may_be_changed_for_the_layers_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_can_be_changed_for_the_remaining_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish = run_internals.Run.finish
 
     def finish_and_stop(self: run_internals.Run, *args: object) -> None:
@@ -401,7 +405,7 @@ class Dropping(ddf.MLP):
         return super().body(torch.nn.functional.dropout(planes, 0.2, self.training))
 
 
-def test_what_the_caller_does_around_changes_nothing() -> None:
+def test_global_modes_and_seeds_have_no_effect() -> None:
     """Neither the global seed, for a net with dropout, nor a mode without gradients."""
     x = draw(joint_distribution(), 500, seed=1)
     results = []
@@ -422,20 +426,20 @@ def test_what_the_caller_does_around_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("redraw", "message"),
     [
-        (lambda x, generator: x[:1], r"draw returns \(1, 2\) for 90 samples, but .* of shape \(90, 2\)"),
-        (lambda x, generator: x[:, :1], r"draw returns \(90, 1\)"),
-        (lambda x, generator: torch.cat([x, x]), r"draw returns \(180, 2\)"),
-        (lambda x, generator: x.numpy(), r"draw returns ndarray"),
+        (lambda x, generator: x[:1], r"draw returned \(1, 2\) for 90 samples, but .* of shape \(90, 2\)"),
+        (lambda x, generator: x[:, :1], r"draw returned \(90, 1\)"),
+        (lambda x, generator: torch.cat([x, x]), r"draw returned \(180, 2\)"),
+        (lambda x, generator: x.numpy(), r"draw returned ndarray"),
         (lambda x, generator: x + 5, r"the data contains the symbol 9"),
     ],
 )
-def test_what_a_draw_returns_is_checked(redraw: object, message: str) -> None:
+def test_the_output_of_draw_is_checked(redraw: object, message: str) -> None:
     x = torch.arange(200).view(100, 2) % K
     with pytest.raises(ValueError, match=message):
         fit(SMALL.build(), Redrawn(x, redraw), device="cpu")
 
 
-def test_arrays_may_be_redrawn(tmp_path: Path) -> None:
+def test_arrays_can_be_resampled(tmp_path: Path) -> None:
     x = draw(joint_distribution(), 500, seed=1)
     np.save(tmp_path / "x.npy", x.numpy())
     stored = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -448,11 +452,11 @@ def test_arrays_may_be_redrawn(tmp_path: Path) -> None:
     assert torch.equal(results[0], results[2])
 
 
-def test_calls_that_cannot_work_are_refused() -> None:
+def test_impossible_calls_are_rejected() -> None:
     x = draw(joint_distribution(), 100, seed=1)
-    with pytest.raises(TypeError, match=r"must be a Flow, but it is a FlowSpec; build\(\) makes"):
+    with pytest.raises(TypeError, match=r"must be a Flow, not a FlowSpec; call its build\(\) method"):
         fit(SMALL, x)
-    with pytest.raises(TypeError, match="config must be a TrainingConfig, but it is a dict"):
+    with pytest.raises(TypeError, match="config must be a TrainingConfig, not a dict"):
         fit(SMALL.build(), x, config={})
     with pytest.raises(ValueError, match="tensorboard=True needs a run directory"):
         fit(SMALL.build(), x, tensorboard=True)
@@ -465,11 +469,11 @@ def test_calls_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match="layers 0 and 2 share a net"):
         fit(shared, x)
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="device='cuda', but PyTorch sees no GPU here"):
+        with pytest.raises(ValueError, match="device='cuda', but PyTorch does not find a GPU"):
             fit(SMALL.build(), x, device="cuda")
     squeeze = ddf.Squeeze()
     maps = Flow([squeeze], FactorizedCategorical(K, (4, None, None), shared=True), (1, None, None))
-    with pytest.raises(ValueError, match=r"data have shape \(1, 8, 8\), those of the validation data \(1, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"data have shape \(1, 8, 8\), but those of the validation data \(1, 4, 4\)"):
         fit(maps, torch.zeros(9, 1, 8, 8, dtype=torch.uint8), torch.zeros(9, 1, 4, 4, dtype=torch.uint8))
 
 
@@ -482,21 +486,21 @@ def test_calls_that_cannot_work_are_refused() -> None:
         *({"precision": "half"}, {"cosine": "yes"}, {"validation_fraction": 1.0}),
     ],
 )
-def test_impossible_settings_are_refused(options: dict[str, object]) -> None:
+def test_impossible_settings_are_rejected(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         TrainingConfig(**options)
 
 
-def test_a_run_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_is_not_a_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectoryError, match="file is a file; a run needs a directory"):
+    with pytest.raises(NotADirectoryError, match="file is a file; pass a directory for the run"):
         train(run=tmp_path / "file")
 
 
-def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "79")
     train(progress=True)
-    shown = re.sub(r"\x1b\[[A-Z]", "", capsys.readouterr().err)  # what moves the cursor takes no room
+    shown = re.sub(r"\x1b\[[A-Z]", "", capsys.readouterr().err)  # cursor movements take no space
     assert max(len(line) for line in shown.replace("\n", "\r").split("\r")) < 80
     assert "0 DenoisingCoupling" in shown
     assert "2 SplitPrior" in shown
@@ -523,7 +527,7 @@ def test_moments_are_restored_in_the_memory_format_of_their_parameters() -> None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-def test_a_full_folder_of_caches_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_folder_of_a_full_cache(tmp_path: Path) -> None:
     cache = Cache(4, (3,), 5, torch.device("cpu"), 0, tmp_path, "the data")
     cache.write(0, torch.zeros(2, 3, dtype=torch.uint8))
     assert cache.file is not None

@@ -7,7 +7,10 @@ __all__ = [
     "InvalidCodeError",
     "LimitError",
     "MissingArrayError",
+    "MissingExtraError",
     "ModelError",
+    "RunConflictError",
+    "TrainingError",
     "WrongModelError",
 ]
 
@@ -39,8 +42,20 @@ class MissingArrayError(DdfError, KeyError, IndexError):
         return str(self.args[0]) if self.args else ""
 
 
+class MissingExtraError(DdfError, ImportError):
+    """An optional dependency that is not installed; the message names the extra that installs it."""
+
+
 class ModelError(DdfError, ValueError):
-    """A flow that cannot be converted to integer arithmetic, or a file that does not describe such a flow."""
+    """A flow that cannot be converted to integer arithmetic."""
+
+
+class RunConflictError(DdfError, ValueError):
+    """A run directory that belongs to another run, is in use by one, or is damaged."""
+
+
+class TrainingError(DdfError, RuntimeError):
+    """Training that cannot continue."""
 
 
 class WrongModelError(DdfError, ValueError):

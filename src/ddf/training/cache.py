@@ -1,4 +1,4 @@
-"""The data as the frozen layers leave it."""
+"""The training data as transformed by the frozen layers."""
 
 __all__ = ["Cache", "fill", "take"]
 
@@ -18,22 +18,22 @@ from ddf.data.redrawn import Redrawn
 from ddf.shapes import Shape
 from ddf.symbols import check_symbols, smallest_dtype
 
-_CHUNK = 4096  # samples that are read or drawn at a time
+_CHUNK = 4096  # samples read or drawn at a time
 
 
 class Cache:
-    """Symbols (rows, channels, *spatial) in their smallest dtype, where they fit: on the device, in memory, on disk.
+    """Symbols (rows, channels, *spatial) in the smallest dtype, on the device, in main memory or on disk.
 
     Arguments:
         rows: The number of rows.
-        shape: The shape of one.
+        shape: The shape of one row.
         num_classes: The number of classes.
-        device: Where batches are wanted.
-        cap: Bytes that may be kept on the device and, if it is not the CPU, as many in main memory. What is larger is
+        device: The device of the batches.
+        cap: Maximum size in bytes on the device, and again in main memory if the device is not the CPU. Larger data is
             kept on disk.
-        folder: Where on disk.
-        name: What errors call it.
-        draws: How many looks at each sample there are: all samples of the first, then all of the second, and so on.
+        folder: The folder for data on disk.
+        name: The name of the data in error messages.
+        draws: Number of draws of each sample: first all samples of the first draw, then all of the second, and so on.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class Cache:
         if rows * self.row_bytes <= cap:
             self.symbols = _allocate(torch.Size([rows, *self.shape]), self.dtype, device)
         else:
-            # Read and written, not mapped: mapped pages count as memory of the process, as many as the system likes.
-            # The file has no name, so that it goes with the process, however that ends.
+            # Read and written, not mapped: mapped pages would count as memory of the process. The file has no name, so
+            # it disappears with the process.
             folder.mkdir(parents=True, exist_ok=True)
             self.file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 (closed by drop)
 
     @property
     def on_device(self) -> bool:
-        """Whether batches can be taken without leaving the device."""
+        """Whether the data is on the device."""
         return self.file is None and self.symbols.device.type == self.device.type
 
     def __len__(self) -> int:
         return self.rows
 
     def write(self, start: int, batch: Tensor) -> None:
-        """Puts a batch into rows `start` …"""
+        """Write a batch to the rows from `start` on."""
         batch = check_symbols(batch, self.num_classes, name=self.name)
         if self.file is None:
             self.symbols[start : start + len(batch)].copy_(batch)
@@ -90,13 +90,13 @@ class Cache:
                 raise OSError(errno.ENOSPC, f"cannot write the cache to {self.folder}: no space left")
 
     def gather(self, index: Tensor) -> Tensor:
-        """The rows of an index, on the device."""
+        """Return the rows of an index, on the device."""
         if self.file is None:
             return self.symbols.index_select(0, index.to(self.symbols.device)).to(self.device, non_blocking=True)
         return self._read([(row, 1) for row in index.tolist()])
 
     def batches(self, size: int = _CHUNK) -> Iterator[Tensor]:
-        """All rows in their order, on the device."""
+        """Yield all rows in order, on the device."""
         for start in range(0, self.rows, size):
             count = min(size, self.rows - start)
             if self.file is None:
@@ -105,7 +105,7 @@ class Cache:
                 yield self._read([(start, count)])
 
     def _read(self, runs: list[tuple[int, int]]) -> Tensor:
-        """Reads runs of rows, each given by its first and their number."""
+        """Read runs of rows, each given by its first row and their number."""
         assert self.file is not None
         batch = torch.empty(sum(count for _, count in runs), *self.shape, dtype=self.dtype)
         view = batch.numpy().data.cast("B")
@@ -117,7 +117,7 @@ class Cache:
         return batch.to(self.device)
 
     def through(self, carry: Callable[[Tensor], Tensor], shape: Shape, size: int = 512) -> "Cache":
-        """The cache of what `carry` makes of every row. This one is gone then."""
+        """Return a cache of the output of `carry` for every row, and free this one."""
         result = Cache(self.rows, shape, self.num_classes, self.device, self.cap, self.folder, self.name, self.draws)
         start = 0
         for batch in self.batches(size):
@@ -127,7 +127,7 @@ class Cache:
         return result
 
     def drop(self) -> None:
-        """Gives back the memory or the disk space."""
+        """Free the memory or the disk space."""
         if self.file is None:
             del self.symbols
         else:
@@ -135,7 +135,7 @@ class Cache:
 
 
 def _allocate(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory on the device, or in main memory where the device is full."""
+    """Allocate memory on the device, or in main memory if the device is full."""
     try:
         return torch.empty(size, dtype=dtype, device=device)
     except torch.OutOfMemoryError:
@@ -143,7 +143,7 @@ def _allocate(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Ten
 
 
 def take(array: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Copies rows, in ascending order, of an array that may be mapped from disk, and keeps none of its pages."""
+    """Copy rows, in ascending order, of an array that may be memory-mapped, without keeping its pages in memory."""
     mapping = getattr(array, "_mmap", None)
     if mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
         return array[rows]
@@ -166,7 +166,7 @@ def _rows(stored: Tensor | np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> 
 
 
 def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], seed: int) -> None:
-    """Copies samples of the data into a cache, as many looks at them as it holds."""
+    """Copy samples of the data to a cache, drawing each as often as the cache has draws."""
     start = 0
     for draw in range(cache.draws):
         for i in range(0, len(index), _CHUNK):
@@ -177,7 +177,7 @@ def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], seed: int) -> No
                 if not isinstance(batch, Tensor) or tuple(batch.shape) != (len(rows), *cache.shape):
                     shape = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
                     raise ValueError(
-                        f"{cache.name}: draw returns {shape} for {len(rows)} samples, "
+                        f"{cache.name}: draw returned {shape} for {len(rows)} samples, "
                         f"but it must return symbols of shape {(len(rows), *cache.shape)}"
                     )
             else:

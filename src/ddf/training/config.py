@@ -1,4 +1,4 @@
-"""What a training run is told."""
+"""The settings of a training run."""
 
 __all__ = ["PAPER", "TrainingConfig"]
 
@@ -9,25 +9,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train. The defaults are the paper's where the paper says (Adam, 0.001, batches of 64).
+    """How to train. The defaults are those of the paper, where it states them (Adam, 0.001, batches of 64).
 
     Arguments:
-        batch_size: Samples per step, over all processes together.
-        learning_rate: Adam's.
-        base_learning_rate: Adam's for the base, where that is trained with the layers; None for the same.
-        max_epochs: The most passes over the data that any layer gets.
-        patience: Stop a layer after so many epochs without a lower validation figure.
-        ema: Decay of an exponential moving average of the weights, which is then what is validated and kept; None for
-            none.
-        warmup_steps: Steps over which the learning rate rises from 0.
-        cosine: Whether the learning rate falls to 0 along a cosine over `max_epochs`.
-        validation_fraction: How much of the data is held out to validate on where no validation data is given.
-        relaxation: For flows that are trained end to end: the power in `Flow.relaxed_log_prob`.
-        draws: For data with fresh randomness: how many draws of it are kept at a time; epochs take turns.
+        batch_size: Samples per step, over all processes.
+        learning_rate: Learning rate of Adam.
+        base_learning_rate: Learning rate of the base in joint training; None for the same one.
+        max_epochs: Maximum number of epochs for each layer.
+        patience: Number of epochs without improvement in validation after which the training of a layer stops.
+        ema: Decay of an exponential moving average of the weights, which is then validated and kept; None for none.
+        warmup_steps: Number of steps over which the learning rate rises from 0.
+        cosine: Whether the learning rate decays to 0 along a cosine over `max_epochs`.
+        validation_fraction: Fraction of the data that is held out for validation if no validation data is given.
+        relaxation: For flows that are trained end to end: the power in `relaxed_log_prob`.
+        draws: For data that is resampled: number of draws of each sample to keep, which epochs use in turn.
         smoothing: Added to each count when the base is fitted.
-        precision: `"bfloat16"` (autocast), `"float32"`, or `"auto"`: bfloat16 on a GPU, float32 elsewhere.
-        memory_cap: Bytes of data to keep in main memory, and as many on the device; what is larger goes to disk.
-        seed: Draws the order of the samples, the held-out part and the fresh randomness.
+        precision: `"bfloat16"` (autocast), `"float32"`, or `"auto"`: bfloat16 on a GPU, float32 otherwise.
+        memory_cap: Maximum bytes of data in main memory, and again on the device; larger data is kept on disk.
+        seed: Random seed for the order of the samples, the held-out part and the resampling.
     """
 
     batch_size: int = 64
@@ -53,34 +52,34 @@ class TrainingConfig:
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name}={value!r}, but it must be an integer of {least} at least")
+                raise ValueError(f"{name}={value!r} must be an integer of at least {least}")
         for name in ("learning_rate", "smoothing", "base_learning_rate"):
             if name == "base_learning_rate" and self.base_learning_rate is None:
                 continue
             if not 0 < _number(self, name) < inf:
-                raise ValueError(f"{name}={getattr(self, name)!r}, but it must be positive and finite")
+                raise ValueError(f"{name}={getattr(self, name)!r} must be positive and finite")
         if self.ema is not None and not 0 < _number(self, "ema") < 1:
-            raise ValueError(f"ema={self.ema!r}, but a decay is between 0 and 1")
+            raise ValueError(f"ema={self.ema!r} must be between 0 and 1")
         if not 0 < _number(self, "validation_fraction") < 1:
-            raise ValueError(f"validation_fraction={self.validation_fraction!r}, but it must be between 0 and 1")
+            raise ValueError(f"validation_fraction={self.validation_fraction!r} must be between 0 and 1")
         if not 0 <= _number(self, "relaxation") <= 1:
-            raise ValueError(f"relaxation={self.relaxation!r}, but it must be between 0 and 1")
+            raise ValueError(f"relaxation={self.relaxation!r} must be between 0 and 1")
         if not isinstance(self.cosine, bool):
-            raise ValueError(f"cosine={self.cosine!r}, but it must be True or False")
+            raise ValueError(f"cosine={self.cosine!r} must be True or False")
         if self.precision not in ("auto", "bfloat16", "float32"):
-            raise ValueError(f"precision={self.precision!r}, but it must be 'auto', 'bfloat16' or 'float32'")
+            raise ValueError(f"precision={self.precision!r} must be 'auto', 'bfloat16' or 'float32'")
 
     def to_plain(self) -> dict[str, Any]:
-        """The settings as a dictionary."""
+        """Return the settings as a dictionary."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _number(config: TrainingConfig, name: str) -> float:
     value = getattr(config, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}={value!r}, but it must be a number")
+        raise ValueError(f"{name}={value!r} must be a number")
     return value
 
 
 PAPER = TrainingConfig()
-"""The paper's settings: Adam with a learning rate of 0.001 and batches of 64, until validation no longer improves."""
+"""The settings of the paper: Adam with a learning rate of 0.001 and batches of 64, until validation stops improving."""

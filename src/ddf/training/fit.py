@@ -1,4 +1,4 @@
-"""From an untrained flow and data to a trained flow."""
+"""Train a flow: `fit`."""
 
 __all__ = ["Fitted", "fit"]
 
@@ -26,7 +26,7 @@ from ddf.training.cache import Cache, fill, take
 from ddf.training.config import PAPER, TrainingConfig
 from ddf.training.joint import train_jointly
 from ddf.training.local import train_locally
-from ddf.training.loop import Work
+from ddf.training.loop import Session
 from ddf.training.processes import Processes
 from ddf.training.progress import Progress
 from ddf.training.run import Run
@@ -34,13 +34,13 @@ from ddf.training.run import Run
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a training run reached.
+    """The result of a training run.
 
     Arguments:
         flow: The trained flow.
         validation_bits: Its bits per dimension on the validation data.
-        parts: What is worth knowing of each trained part: validation figure, epochs, steps, seconds, and the seconds it
-            took to push the data through it.
+        parts: For each trained part: validation score, epochs, steps, seconds, and the seconds it took to pass the data
+            through it.
     """
 
     flow: Flow
@@ -59,31 +59,32 @@ def fit(
     tensorboard: bool = False,
     change_settings: bool = False,
 ) -> Fitted:
-    """Trains a flow.
+    """Train a flow.
 
-    Denoising couplings and split priors are trained one after the other, each as a classifier on the data as the layers
-    before it leave it, and the base is then fitted in closed form. A flow with modular couplings is trained end to end.
+    Denoising couplings and split priors are trained one after the other, each as a classifier on the output of the
+    layers before it; the base is then fitted by counting. A flow with modular couplings is trained end to end.
 
-    What is frozen is trained already and left alone; `part.thaw()` opens it again.
+    Frozen parts are already trained and are not changed; `thaw()` makes them trainable again.
 
-    Started by `torchrun`, several processes train together, each on its share of the data: all are given the same.
+    If started by `torchrun`, several processes train together, each on its share of the data. All processes call `fit`
+    with the same data.
 
     References:
         Discrete Denoising Flows (Lindt & Hoogeboom, 2021), algorithm 3
 
     Arguments:
         flow: The flow, which is trained in place.
-        data: Symbols (samples, *shape): a tensor, an array (which may be mapped from disk), or a `Redrawn`; or a
-            `DataSet`, whose training and validation splits are taken and whose classes become the flow's.
-        validation: More of them, to validate on; else a part of `data` is held out.
+        data: Symbols (samples, *shape): a tensor, an array (which may be memory-mapped), or a `Redrawn`; or a
+            `DataSet`, whose training and validation splits are used and whose classes become those of the flow.
+        validation: Validation data of the same form; if None, a part of `data` is held out.
         config: How to train.
-        run: A directory to keep everything in. Called again with the same arguments after an interruption, training
-            goes on where it was.
-        device: Where to train; a GPU if there is one and None is said.
-        progress: Whether to show progress; None for: on a terminal.
-        tensorboard: Whether to write metrics for TensorBoard into the run directory as well.
-        change_settings: Go on in a run directory with another `config` (learning rate, batch size, epochs and the
-            like) or another number of processes: finished layers stay as they are, the others are trained so.
+        run: A run directory for checkpoints and metrics. After an interruption, call `fit` again with the same
+            arguments to resume.
+        device: The device to train on; if None, a GPU if available.
+        progress: Whether to show progress: bars on a terminal, lines in a log. None for the default, True.
+        tensorboard: Whether to also write metrics for TensorBoard to the run directory.
+        change_settings: Whether to resume a run with a different `config` (learning rate, batch size, epochs, …) or a
+            different number of processes: finished layers are kept, the others are trained with the new settings.
 
     Examples:
         >>> from ddf import architectures
@@ -102,16 +103,16 @@ def fit(
     if classes is not None:
         _check_classes(flow, classes)
     if tensorboard and run is None:
-        raise ValueError("tensorboard=True needs a run directory to write into")
+        raise ValueError("tensorboard=True needs a run directory: pass run=")
     processes = Processes.start(device)
     folder = None if run is None else Path(run).expanduser()
     prints = {"data": _fingerprint(data), "validation": None if validation is None else _fingerprint(validation)}
     if not processes.agree(repr(prints)):
-        raise ValueError("the processes were given different data: all get the same, and fit shares it out")
+        raise ValueError("the processes were given different data; pass the same data to all, and fit distributes it")
     settings: dict[str, Any] = {}
-    if folder is not None:  # a flow that has no spec can be trained, but not kept
+    if folder is not None:  # a flow without a spec can be trained, but not saved
         training = config.to_plain()
-        del training["memory_cap"]  # it changes nothing in the result
+        del training["memory_cap"]  # it does not affect the result
         settings = {"flow": to_plain(describe(flow)), "training": training, **prints, "processes": processes.count}
         settings["classes"] = None if classes is None else classes.to_plain()
     record = Run(folder, settings, change_settings, writes=processes.leads, tensorboard=tensorboard)
@@ -121,11 +122,11 @@ def fit(
     devices = [processes.device] if processes.device.type == "cuda" else []
     with contextlib.ExitStack() as stack:
         stack.callback(record.close)
-        # Whatever the caller has set around this call; and the caller's random numbers stay as they are.
+        # Independent of the caller's modes, and without changing the caller's random numbers.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.random.fork_rng(devices))
-        # The same algorithms every time: a seed determines the result on a GPU too.
+        # Deterministic algorithms, so that the seed determines the result on a GPU too.
         stack.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True))
         where = f"process-{processes.rank}"
         scratch = Path(tempfile.mkdtemp(prefix="ddf-")) if folder is None else folder / "cache" / where
@@ -135,7 +136,7 @@ def fit(
         flow.to(processes.device)
         shares = _Shares(flow, data, validation, config, processes, scratch)
         train = train_jointly if _is_joint(flow) else train_locally
-        parts = train(flow, shares.train(), shares.validation(), Work(config, processes, record, bars))
+        parts = train(flow, shares.train(), shares.validation(), Session(config, processes, record, bars))
         flow.eval()
         bits = _evaluate(flow, shares.validation(), processes)
         result = None if folder is None else folder / "flow.safetensors"
@@ -148,7 +149,7 @@ def fit(
 
 
 class _Shares:
-    """What this process trains and validates on."""
+    """The training and validation data of this process."""
 
     def __init__(
         self,
@@ -165,13 +166,13 @@ class _Shares:
         if validation is None:
             count = max(1, round(config.validation_fraction * len(data)))
             index = np.random.default_rng(config.seed).permutation(len(data))
-            # In the order of the data, which is how a disk likes to be read; every epoch shuffles anyway.
+            # In the order of the data, which is faster to read from disk; every epoch shuffles anyway.
             self.sources = (data, np.sort(index[count:])), (data, np.sort(index[:count]))
         else:
             self.sources = (data, index), (validation, np.arange(len(validation)))
-        for (_, rows), what in zip(self.sources, ("train", "validate"), strict=True):
+        for (_, rows), what in zip(self.sources, ("training", "validation"), strict=True):
             if len(rows) < processes.count:
-                raise ValueError(f"{len(rows)} samples to {what} on are too few for {processes.count} processes")
+                raise ValueError(f"{len(rows)} samples for {what} are too few for {processes.count} processes")
 
     def train(self) -> Cache:
         data, index = self.sources[0]
@@ -195,7 +196,7 @@ class _Shares:
 
 
 def _evaluate(flow: Flow, validation: Cache, processes: Processes) -> float:
-    """The bits per dimension of the whole flow on the validation data of all processes."""
+    """Return the bits per dimension of the whole flow on the validation data of all processes."""
     total = torch.zeros(2, dtype=torch.float64, device=processes.device)
     for batch in validation.batches(256):
         total[0] += flow.bits_per_dim(batch).sum()
@@ -222,26 +223,28 @@ def _sample_shape(data: Data) -> tuple[int, ...]:
 
 
 def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConfig) -> None:
-    """Refuses what cannot be trained, before anything is done."""
+    """Raise an error for what cannot be trained, before anything is done."""
     if not isinstance(flow, Flow):
-        hint = "; build() makes a flow of it" if isinstance(flow, FlowSpec) else ""
-        raise TypeError(f"the flow must be a Flow, but it is a {type(flow).__name__}{hint}")
+        hint = "; call its build() method first" if isinstance(flow, FlowSpec) else ""
+        raise TypeError(f"the flow must be a Flow, not a {type(flow).__name__}{hint}")
     if not isinstance(config, TrainingConfig):
-        raise TypeError(f"config must be a TrainingConfig, but it is a {type(config).__name__}")
+        raise TypeError(f"config must be a TrainingConfig, not a {type(config).__name__}")
     _check_data(flow, data, "data", least=2 if validation is None else 1)
     if validation is not None:
         _check_data(flow, validation, "validation data", least=1)
         shapes = _sample_shape(data), _sample_shape(validation)
         if shapes[0] != shapes[1]:
-            raise ValueError(f"samples of the data have shape {shapes[0]}, those of the validation data {shapes[1]}")
+            raise ValueError(
+                f"samples of the data have shape {shapes[0]}, but those of the validation data {shapes[1]}"
+            )
     owners: dict[int, int] = {}
     for number, layer in enumerate(flow.layer_list()):
         if isinstance(layer, Conditional):
             first = owners.setdefault(id(layer.net), number)
             if first != number:
-                raise ValueError(f"layers {first} and {number} share a net; each needs its own to be trained")
+                raise ValueError(f"layers {first} and {number} share a net; each needs its own")
     if all(part.frozen for part in flow.parts()):
-        warnings.warn("every part of this flow is frozen: nothing is trained; part.thaw() opens one", stacklevel=3)
+        warnings.warn("all parts of this flow are frozen, so nothing is trained; call flow.thaw() first", stacklevel=3)
 
 
 def _check_classes(flow: Flow, classes: Classes | Columns) -> None:
@@ -249,25 +252,25 @@ def _check_classes(flow: Flow, classes: Classes | Columns) -> None:
         raise ValueError(f"the data has {classes.num_classes} classes, but the flow has {flow.num_classes}")
     if flow.classes is not None and flow.classes != classes:
         raise ValueError(
-            "the flow's classes stand for other values than those of the data; flow.classes = None drops them"
+            "the classes of the flow differ from those of the data; set flow.classes = None to replace them"
         )
 
 
 def _check_data(flow: Flow, data: Data, name: str, least: int) -> None:
     if not isinstance(data, Tensor | np.ndarray | Redrawn):
-        raise TypeError(f"the {name} must be a tensor, an array or a Redrawn, but it is a {type(data).__name__}")
+        raise TypeError(f"the {name} must be a tensor, an array or a Redrawn, not a {type(data).__name__}")
     stored = _stored(data)
     if not _sample_shape(data):
-        raise ValueError(f"the {name} must be symbols (samples, …), but its shape is {tuple(stored.shape)}")
+        raise ValueError(f"the {name} must be symbols (samples, …), not an array of shape {tuple(stored.shape)}")
     if not isinstance(data, Redrawn) and isinstance(stored, np.ndarray) and stored.dtype.kind not in "iub":
         raise TypeError(f"the {name} must hold integers 0…{flow.num_classes - 1}, but its dtype is {stored.dtype}")
     if len(data) < least:
-        raise ValueError(f"the {name} has {len(data)} samples: too few to train on")
+        raise ValueError(f"the {name} has {len(data)} samples, but at least {least} are needed")
     flow.check_sample_shape(_sample_shape(data))
 
 
 def _fingerprint(data: Data) -> dict[str, Any]:
-    """What tells one data set from another: its size, a checksum of some of its samples, and how it is redrawn."""
+    """Return what identifies data: its size, a checksum of some of its samples, and how it is resampled."""
     stored = _stored(data)
     some = np.unique(np.linspace(0, len(stored) - 1, 64).astype(np.int64))
     sample = stored[torch.from_numpy(some)].cpu().numpy() if isinstance(stored, Tensor) else take(stored, some)

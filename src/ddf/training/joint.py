@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ddf.flow import Flow
 from ddf.training.cache import Cache
-from ddf.training.loop import Task, Work, optimise
+from ddf.training.loop import Session, Task, optimize
 from ddf.training.relaxation import relaxed_log_prob
 
 
@@ -28,7 +28,7 @@ class Relaxed(nn.Module):
         return relaxed_log_prob(self.flow, x, self.power)
 
 
-def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> list[dict[str, Any]]:
+def train_jointly(flow: Flow, train: Cache, validation: Cache, session: Session) -> list[dict[str, Any]]:
     """Train all layers and the base together, with straight-through gradients."""
     dimensions = prod(train.shape)
 
@@ -37,19 +37,19 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
 
     if all(part.frozen for part in flow.parts()):
         return []
-    finished = work.run.finished(0)
+    finished = session.run.finished(0)
     if finished is None:
         if not flow.base.logits.any():
             # Untrained couplings do nothing, so the best initial base is that of the data itself.
-            counts = work.processes.sum(flow.base.count(_carried(flow, train)))
-            flow.base.set_counts(counts, work.config.smoothing)
-        task = Task(0, "all layers", Relaxed(flow, work.config.relaxation), loss)
-        facts = optimise(task, train, validation, work)
-        work.run.finish(0, flow.state_dict(), facts)
+            counts = session.processes.sum(flow.base.count(_carried(flow, train)))
+            flow.base.set_counts(counts, session.config.smoothing)
+        task = Task(0, "all layers", Relaxed(flow, session.config.relaxation), loss)
+        facts = optimize(task, train, validation, session)
+        session.run.finish(0, flow.state_dict(), facts)
     else:
         tensors, facts = finished
         flow.load_state_dict(tensors)
-        work.progress.end()
+        session.progress.end()
     flow.freeze()
     train.drop()
     validation.drop()

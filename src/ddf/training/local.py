@@ -14,7 +14,7 @@ from ddf.flow import Flow
 from ddf.layers.conditional import Conditional
 from ddf.symbols import one_hot
 from ddf.training.cache import Cache
-from ddf.training.loop import Task, Work, optimise
+from ddf.training.loop import Session, Task, optimize
 
 
 def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Tensor]:
@@ -29,7 +29,7 @@ def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Ten
     return loss
 
 
-def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> list[dict[str, Any]]:
+def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session) -> list[dict[str, Any]]:
     """Train every layer that has a net on the output of the layers before it, then fit the base.
 
     After a layer is trained, the data is passed through that layer once, so a step costs the same in every layer.
@@ -39,17 +39,17 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
         facts: dict[str, Any] | None = None
         new = False
         if isinstance(layer, Conditional) and not layer.frozen:
-            finished = work.run.finished(number)
+            finished = session.run.finished(number)
             if finished is None:
                 label = f"{number} {type(layer).__name__}"
                 task = Task(number, label, layer.net, classification_loss(layer))
-                facts = optimise(task, train, validation, work)
-                work.run.finish(number, layer.net.state_dict(), facts)
+                facts = optimize(task, train, validation, session)
+                session.run.finish(number, layer.net.state_dict(), facts)
                 new = True
             else:
                 tensors, facts = finished
                 layer.net.load_state_dict(tensors)
-                work.progress.end()
+                session.progress.end()
         layer.freeze()
         start = time.monotonic()
         shape = layer.output_shape(train.shape)
@@ -60,10 +60,10 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, work: Work) -> li
             facts["push_seconds"] = round(time.monotonic() - start, 3)
             parts.append(facts)
             if new:
-                work.run.log(part=number, **facts)
+                session.run.log(part=number, **facts)
     if not flow.base.frozen:
-        counts = work.processes.sum(flow.base.count(train.batches()))
-        flow.base.set_counts(counts, work.config.smoothing).freeze()
+        counts = session.processes.sum(flow.base.count(train.batches()))
+        flow.base.set_counts(counts, session.config.smoothing).freeze()
     train.drop()
     validation.drop()
     return parts

@@ -1,17 +1,19 @@
-"""The one optimisation loop: steps, epochs, validation, patience, and the best weights in the end."""
+"""The optimization loop: steps, epochs, validation, patience, and the best weights at the end."""
 
-__all__ = ["Task", "TrainingError", "Work", "optimise"]
+__all__ = ["Session", "Task", "TrainingError", "optimize"]
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, inf, isfinite, pi
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
+from ddf.errors import TrainingError
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
 from ddf.training.processes import Processes
@@ -22,20 +24,16 @@ from ddf.training.steps import make_stepper
 _SECONDS_BETWEEN_STATES = 5.0
 
 
-class TrainingError(RuntimeError):
-    """Training that cannot go on."""
-
-
 @dataclass(frozen=True)
 class Task:
-    """Something to be trained.
+    """A module to train.
 
     Arguments:
-        number: Its place in the flow.
-        label: What it is called on the screen.
-        module: What holds the weights.
-        loss: `loss(module, batch)`: the mean bits per dimension of a batch of symbols, to be made small. It calls the
-            module it is given, which may be a wrapped one.
+        number: Its position in the flow.
+        label: Its name in the progress display.
+        module: The module with the weights.
+        loss: `loss(module, batch)`: the mean bits per dimension of a batch of symbols, to be minimized. The module that
+            it is given may be wrapped.
     """
 
     number: int
@@ -45,14 +43,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What all tasks of a run share.
+class Session:
+    """What all tasks of a training run share.
 
     Arguments:
         config: How to train.
-        processes: With whom.
-        run: Where what was reached is kept.
-        progress: Where it is shown.
+        processes: The processes that train together.
+        run: The run directory.
+        progress: The progress display.
     """
 
     config: TrainingConfig
@@ -62,8 +60,8 @@ class Work:
 
 
 @dataclass
-class Standing:
-    """How far a task has come."""
+class TaskState:
+    """The progress of a task."""
 
     epoch: int = 0
     step: int = 0  # within the epoch
@@ -73,116 +71,133 @@ class Standing:
     seconds: float = 0.0
 
 
-def optimise(task: Task, train: Cache, validation: Cache, work: Work) -> dict[str, Any]:
-    """Trains a task until its validation figure no longer falls, and leaves the module with the best weights.
+def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> dict[str, Any]:
+    """Train a task until its validation score stops improving, and leave the module with the best weights.
 
     Arguments:
-        task: What to train.
-        train: This process's share of the training data.
-        validation: Its share of the validation data.
-        work: How, with whom, and where it is kept and shown.
+        task: The module to train, and its loss.
+        train: The training data of this process.
+        validation: The validation data of this process.
+        session: The settings, processes, run directory and progress display.
 
     Returns:
-        What is worth knowing of it: the best validation figure, epochs, steps, seconds.
+        The best validation score, epochs, steps and seconds.
     """
-    config, processes, run, progress = work.config, work.processes, work.run, work.progress
+    config, processes, run, progress = session.config, session.processes, session.run, session.progress
     samples = len(train) // train.draws
     batch_size = max(1, min(config.batch_size // processes.count, samples))
     steps = samples // batch_size
+    state = TaskState()
     weights: list[Tensor] = list(task.module.parameters())
     stepper = make_stepper(task.loss, task.module, train, config, processes)  # all processes now have the same weights
-    average = [weight.detach().clone() for weight in weights] if config.ema else weights
+    averaged = None if config.ema is None else _averaged(task.module, lambda: _decay(config, state, steps))
+    average: list[Tensor] = weights if averaged is None else list(averaged.module.parameters())
     best = [weight.detach().clone() for weight in weights]
-    groups = {"weight": weights, "best": best} | ({"average": average} if config.ema else {})
-    standing = Standing()
+    groups = {"weight": weights, "best": best} | ({} if averaged is None else {"average": average})
 
-    kept = run.state(task.number)
-    if kept is not None:
-        tensors, facts = kept
-        standing = Standing(**facts["standing"])
+    saved = run.state(task.number)
+    if saved is not None:
+        tensors, facts = saved
+        vars(state).update(facts["state"])
         for name, group in groups.items():
             for i, tensor in enumerate(group):
                 tensor.data.copy_(tensors[f"{name}.{i}"])
         stepper.load_moments({key: value for key, value in tensors.items() if key.startswith("adam.")})
 
-    def keep_state() -> None:
+    def save_state() -> None:
         tensors = stepper.moments()
         for name, group in groups.items():
             tensors |= {f"{name}.{i}": tensor for i, tensor in enumerate(group)}
-        standing.bits = float(stepper.bits)
-        run.keep_state(task.number, tensors, {"standing": vars(standing)})
+        state.bits = float(stepper.bits)
+        run.save_state(task.number, tensors, {"state": vars(state)})
 
     def check(bits: float) -> float:
         if not isfinite(bits):
             raise TrainingError(
-                f"{task.label}: the loss is {bits} in epoch {standing.epoch}; a lower learning rate may help "
-                f"(now {config.learning_rate}; in the same run directory with change_settings=True)"
+                f"{task.label}: the loss is {bits} in epoch {state.epoch}; try a learning rate below "
+                f"{config.learning_rate} (in the same run directory, with change_settings=True)"
             )
         return bits
 
-    stepper.bits.fill_(standing.bits)
-    progress.begin(task.label, steps * config.max_epochs, standing.epoch * steps + standing.step)
+    stepper.bits.fill_(state.bits)
+    progress.begin(task.label, steps * config.max_epochs, state.epoch * steps + state.step)
     clock = last_state = last_shown = time.monotonic()
-    new_steps, new_bits = -standing.step, -standing.bits  # since figures were last shown, but for this epoch's
+    new_steps, new_bits = -state.step, -state.bits  # since the last display, without those of this epoch
     try:
-        while standing.epoch < config.max_epochs and standing.epoch - standing.best_epoch <= config.patience:
-            order = _order(samples, config.seed, task.number, standing.epoch, processes.rank)
-            torch.manual_seed(_mixed(config.seed, task.number, standing.epoch, processes.rank))  # for nets with dropout
-            order = (order + standing.epoch % train.draws * samples).to(train.device)
-            while standing.step < steps:
-                done = standing.epoch * steps + standing.step
+        while state.epoch < config.max_epochs and state.epoch - state.best_epoch <= config.patience:
+            order = _order(samples, config.seed, task.number, state.epoch, processes.rank)
+            torch.manual_seed(_mixed(config.seed, task.number, state.epoch, processes.rank))  # for nets with dropout
+            order = (order + state.epoch % train.draws * samples).to(train.device)
+            while state.step < steps:
+                done = state.epoch * steps + state.step
                 stepper.set_rate(_rate(config, done, steps * config.max_epochs))
-                stepper.step(order[standing.step * batch_size : (standing.step + 1) * batch_size])
-                standing.step += 1
-                if config.ema:
-                    # Young averages forget faster, so that they do not remember the beginning.
-                    with torch.no_grad():
-                        torch._foreach_lerp_(average, weights, 1 - min(config.ema, (1 + done) / (10 + done)))
+                stepper.step(order[state.step * batch_size : (state.step + 1) * batch_size])
+                state.step += 1
+                if averaged is not None:
+                    averaged.update_parameters(task.module)
                 now = time.monotonic()
                 if progress.due():
                     bits = float(stepper.bits)
-                    count = new_steps + standing.step
+                    count = new_steps + state.step
                     rate = count * batch_size * processes.count / max(1e-9, now - last_shown)
                     progress.step(count, check((new_bits + bits) / count), rate)
-                    new_steps, new_bits, last_shown = -standing.step, -bits, now
+                    new_steps, new_bits, last_shown = -state.step, -bits, now
                 if now - last_state > _SECONDS_BETWEEN_STATES and run.writes:
-                    standing.seconds += now - clock
-                    keep_state()
+                    state.seconds += now - clock
+                    save_state()
                     clock = time.monotonic()
-                    last_state = clock + 10 * (clock - now)  # saving is to take at most a tenth of the time
+                    last_state = clock + 10 * (clock - now)  # saving takes at most a tenth of the time
             new_steps, new_bits = new_steps + steps, new_bits + float(stepper.bits)
             mean = check(float(processes.sum(stepper.bits.clone())) / (steps * processes.count))
             with _exchanged(weights, average):
                 bits = check(_validate(task, validation, processes))
-                if bits < standing.best:
-                    standing.best, standing.best_epoch = bits, standing.epoch
-                    for kept_best, weight in zip(best, weights, strict=True):
-                        kept_best.copy_(weight.detach())
-            standing.epoch, standing.step = standing.epoch + 1, 0
+                if bits < state.best:
+                    state.best, state.best_epoch = bits, state.epoch
+                    for best_weight, weight in zip(best, weights, strict=True):
+                        best_weight.copy_(weight.detach())
+            state.epoch, state.step = state.epoch + 1, 0
             stepper.bits.zero_()
-            run.log(part=task.number, layer=task.label, epoch=standing.epoch, train_bits=mean, validation_bits=bits)
-            progress.validated(bits, standing.best)
+            run.log(part=task.number, layer=task.label, epoch=state.epoch, train_bits=mean, validation_bits=bits)
+            progress.validated(bits, state.best)
     except KeyboardInterrupt:
-        keep_state()
+        save_state()
         raise
-    standing.seconds += time.monotonic() - clock
+    state.seconds += time.monotonic() - clock
     with torch.no_grad():
-        for weight, kept_best in zip(weights, best, strict=True):
-            weight.copy_(kept_best)
+        for weight, best_weight in zip(weights, best, strict=True):
+            weight.copy_(best_weight)
     progress.end()
     return {
         "layer": task.label,
-        "validation_bits": standing.best,
-        "epochs": standing.epoch,
-        "steps": standing.epoch * steps,
-        "seconds": round(standing.seconds, 3),
-        "samples": standing.epoch * steps * batch_size * processes.count,
+        "validation_bits": state.best,
+        "epochs": state.epoch,
+        "steps": state.epoch * steps,
+        "seconds": round(state.seconds, 3),
+        "samples": state.epoch * steps * batch_size * processes.count,
     }
+
+
+def _averaged(module: nn.Module, decay: Callable[[], float]) -> AveragedModel:
+    """Return the exponential moving average of a module, which starts at its current weights."""
+
+    def update(average: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
+        torch._foreach_lerp_(list(average), list(current), 1 - decay())
+
+    averaged = AveragedModel(module, multi_avg_fn=update)
+    averaged.n_averaged += 1  # otherwise the first update would copy the weights
+    return averaged
+
+
+def _decay(config: TrainingConfig, state: TaskState, steps: int) -> float:
+    """Return the decay of the moving average, which is short at first, so that it forgets the initial weights."""
+    assert config.ema is not None
+    done = state.epoch * steps + state.step
+    return min(config.ema, done / (9 + done))
 
 
 @torch.no_grad()
 def _validate(task: Task, validation: Cache, processes: Processes) -> float:
-    """The mean loss over the validation data of all processes, without autocast."""
+    """Return the mean loss over the validation data of all processes, without autocast."""
     total = torch.zeros(2, dtype=torch.float64, device=processes.device)
     for batch in validation.batches(256):
         total[0] += task.loss(task.module, batch).double() * len(batch)
@@ -193,7 +208,7 @@ def _validate(task: Task, validation: Cache, processes: Processes) -> float:
 
 @contextlib.contextmanager
 def _exchanged(weights: list[Tensor], average: list[Tensor]) -> Iterator[None]:
-    """Puts the averaged weights in the place of the current ones for a while."""
+    """Replace the current weights by the averaged ones for a while."""
     if average is weights:
         yield
         return
@@ -207,12 +222,12 @@ def _exchanged(weights: list[Tensor], average: list[Tensor]) -> Iterator[None]:
 
 
 def _order(samples: int, *seeds: int) -> Tensor:
-    """The order of the samples in an epoch: the same for the same seeds, on every device."""
+    """Return the order of the samples in an epoch, which is the same for the same seeds on every device."""
     return torch.randperm(samples, generator=torch.Generator().manual_seed(_mixed(*seeds)))
 
 
 def _mixed(*seeds: int) -> int:
-    """One seed of several."""
+    """Combine several seeds into one."""
     seed = 0
     for number in seeds:
         seed = (seed * 1_000_003 + number) % (1 << 62)
@@ -220,7 +235,7 @@ def _mixed(*seeds: int) -> int:
 
 
 def _rate(config: TrainingConfig, done: int, total: int) -> float:
-    """The learning rate after `done` of `total` steps."""
+    """Return the learning rate after `done` of `total` steps."""
     rate = config.learning_rate
     if config.cosine:
         rate *= 0.5 * (1 + cos(pi * done / total))

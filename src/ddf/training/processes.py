@@ -1,4 +1,4 @@
-"""One process or many: what each of them has to know."""
+"""One process or several: communication in distributed training."""
 
 __all__ = ["Processes"]
 
@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that train together. Started by `torchrun`, there are several; else one.
+    """The processes that train together: several if started by `torchrun`, otherwise one.
 
     Arguments:
-        rank: The number of this one.
-        count: How many there are.
-        device: Where this one computes.
+        rank: The number of this process.
+        count: The number of processes.
+        device: The device of this process.
     """
 
     rank: int
@@ -29,15 +29,15 @@ class Processes:
 
     @classmethod
     def start(cls, device: torch.device | str | None = None) -> "Processes":
-        """Joins the other processes, if there are any.
+        """Join the other processes, if there are any.
 
         Arguments:
-            device: Where to compute; a GPU if there is one and None is said. Several processes take one GPU each.
+            device: The device; if None, a GPU if available. Each of several processes uses a GPU of its own.
         """
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if chosen.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(
-                f"device={str(chosen)!r}, but PyTorch sees no GPU here; take 'cpu', or None for what there is"
+                f"device={str(chosen)!r}, but PyTorch does not find a GPU; pass 'cpu', or None to choose automatically"
             )
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count == 1:
@@ -52,29 +52,29 @@ class Processes:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that writes files and shows progress."""
+        """Whether this process writes files and shows progress."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """A module whose gradients are averaged over all processes."""
+        """Return a module whose gradients are averaged over all processes."""
         if self.count == 1:
             return module
         return DistributedDataParallel(module)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         if self.count > 1:
             values = values.to(self.device)
             dist.all_reduce(values)
         return values
 
     def agree(self, text: str) -> bool:
-        """Whether all processes say the same, as far as this one sees; if not, some of them see it."""
+        """Return whether all processes have the same text. If not, at least one of them returns False."""
         number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-        # Where they differ, the mean is not that of the largest, and not that of the smallest.
+        # If they differ, the mean differs from the largest and from the smallest.
         return int(self.sum(torch.tensor(number, device=self.device))) == number * self.count
 
     def wait(self) -> None:
-        """Waits until all processes are here."""
+        """Wait until all processes have reached this point."""
         if self.count > 1:
             dist.barrier()

@@ -1,6 +1,6 @@
-"""A run directory: all that it takes to go on after an interruption."""
+"""A run directory: everything that is needed to resume after an interruption."""
 
-__all__ = ["Run", "RunConflictError"]
+__all__ = ["Run"]
 
 import contextlib
 import json
@@ -8,15 +8,16 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ddf.errors import DamagedFileError
+from ddf.errors import DamagedFileError, RunConflictError
 from ddf.files import atomic_write
 from ddf.tensorfile import read_tensors, write_tensors
 
-# Settings that the layers still to be trained may have otherwise than the finished ones.
+# Settings in which the remaining layers may differ from the finished ones.
 _CHANGEABLE = (
     "training.batch_size",
     "training.learning_rate",
@@ -33,22 +34,18 @@ _CHANGEABLE = (
 )
 
 
-class RunConflictError(ValueError):
-    """A run directory that belongs to another run, is in use by one, or is damaged."""
-
-
 class Run:
-    """Keeps what a run has reached: its settings, the finished parts, the part in progress, and metrics.
+    """Stores the progress of a run: its settings, the finished parts, the part in progress, and metrics.
 
-    Every file is whole at every moment, so a run can be killed at any of them and goes on from the last file.
+    Every file is written atomically, so a run can be killed at any time and resumes from the last file.
 
     Arguments:
-        folder: The directory; None to keep nothing.
-        settings: What makes the run what it is, as plain data. A directory with others is refused.
+        folder: The directory; None to store nothing.
+        settings: The settings that identify the run, as plain data. A directory with other settings is an error.
         change: Whether settings of the training itself may differ: the finished parts are kept, the others are trained
             with the new settings.
-        writes: Whether this process writes. All may read.
-        tensorboard: Whether metrics go to TensorBoard as well.
+        writes: Whether this process writes. All processes may read.
+        tensorboard: Whether to also write metrics for TensorBoard.
     """
 
     def __init__(
@@ -61,13 +58,13 @@ class Run:
     ) -> None:
         self.folder = folder
         self.writes = writes and folder is not None
-        self.progressed = False  # whether a part was finished since
+        self.progressed = False  # whether a part has been finished
         self.board: Any = None
-        self._lock: TextIO | None = None
+        self._lock: FileLock | None = None
         if folder is None:
             return
         if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(f"{folder} is a file; a run needs a directory of its own")
+            raise NotADirectoryError(f"{folder} is a file; pass a directory for the run")
         if self.writes:
             with self.writing():
                 (folder / "parts").mkdir(parents=True, exist_ok=True)
@@ -81,34 +78,38 @@ class Run:
             raise
 
     def _agree_on(self, settings: dict[str, Any], change: bool) -> None:
-        """Makes sure that the directory belongs to a run with these settings, or to none yet."""
+        """Make sure that the directory belongs to a run with these settings, or to none yet."""
         assert self.folder is not None
         path = self.folder / "settings.json"
         if path.exists():
             try:
                 old = json.loads(path.read_text(encoding="utf-8"))
             except ValueError as error:
-                raise RunConflictError(f"{path} is damaged ({error}); take another directory") from error
+                raise RunConflictError(f"{path} is damaged ({error}); pass another directory") from error
             differences = _differences(old, settings)
             lines = "\n".join(text for _, text in differences)
             allowed = all(where in _CHANGEABLE for where, _ in differences)
             if differences and not (change and allowed):
-                remedy = "take another directory or the same settings"
+                remedy = "pass another directory or the same settings"
                 if allowed:
-                    remedy += ", or say change_settings=True to keep the finished layers and train the others so"
-                raise RunConflictError(f"{self.folder} holds a run with other settings; {remedy}:\n{lines}")
+                    remedy += (
+                        ", or change_settings=True to keep the finished layers and train the others with the new ones"
+                    )
+                raise RunConflictError(f"{self.folder} contains a run with other settings; {remedy}:\n{lines}")
             if not differences:
                 return
-            if self.writes:  # where a part has come to under the old settings is no beginning under the new
+            if self.writes:  # a part in progress cannot be resumed with other settings
                 (self.folder / "state.safetensors").unlink(missing_ok=True)
         elif any((self.folder / "parts").glob("*")):
-            raise RunConflictError(f"{self.folder} holds parts of a run, but not its settings; take another directory")
+            raise RunConflictError(
+                f"{self.folder} contains parts of a run, but not its settings; pass another directory"
+            )
         if self.writes:
             with self.writing(), atomic_write(path) as temporary:
                 temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def log(self, **metrics: Any) -> None:
-        """Appends a line to metrics.jsonl."""
+        """Append a line to metrics.jsonl."""
         if self.writes:
             assert self.folder is not None
             with self.writing(), (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -119,11 +120,11 @@ class Run:
             self.board.flush()
 
     def finished(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The weights of a finished part and what is known of it, or None."""
+        """Return the weights and the facts of a finished part, or None."""
         return self._read(f"parts/{number:03}.safetensors")
 
     def finish(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Keeps a finished part, and forgets the state on the way there."""
+        """Store a finished part, and delete its intermediate state."""
         self.progressed = True
         self._write(f"parts/{number:03}.safetensors", tensors, facts)
         if self.writes:
@@ -131,18 +132,18 @@ class Run:
             (self.folder / "state.safetensors").unlink(missing_ok=True)
 
     def state(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """How far a part had come when the run was interrupted, or None."""
-        kept = self._read("state.safetensors")
-        return kept if kept is not None and kept[1]["part"] == number else None
+        """Return the intermediate state of a part whose training was interrupted, or None."""
+        saved = self._read("state.safetensors")
+        return saved if saved is not None and saved[1]["part"] == number else None
 
-    def keep_state(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Keeps how far a part has come."""
+    def save_state(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Store the intermediate state of a part."""
         self._write("state.safetensors", tensors, {"part": number, **facts})
 
     def close(self) -> None:
-        """Lets others work in the directory."""
+        """Unlock the directory."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
         if self.board is not None:
             self.board.close()
@@ -159,41 +160,30 @@ class Run:
         try:
             return read_tensors(self.folder / name)
         except DamagedFileError as error:
-            raise RunConflictError(f"{error}; remove it, and the run goes on from what it had finished") from error
+            raise RunConflictError(f"{error}; delete it, and the run resumes from its finished parts") from error
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Around everything that is written into the directory: an error says which one."""
+        """Name the directory in the message of an error while writing to it."""
         try:
             yield
         except OSError as error:
-            message = f"cannot write to {self.folder}: {error.strerror or error}; what was finished there is kept"
+            message = f"cannot write to {self.folder}: {error.strerror or error}; the finished parts are kept"
             raise OSError(error.errno, message) from error
 
 
-def _lock(folder: Path) -> TextIO | None:
-    """Holds the directory as long as the file that is returned stays open; a killed process lets go of it."""
+def _lock(folder: Path) -> FileLock:
+    """Lock the directory until the lock is released or the process ends."""
+    lock = FileLock(folder / "lock", timeout=0, thread_local=False)
     try:
-        import fcntl
-    except ImportError:  # on Windows
-        return None
-    file = (folder / "lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
+        lock.acquire()
+    except Timeout:
+        owner = (folder / "pid").read_text() if (folder / "pid").exists() else "unknown"
         raise RunConflictError(
-            f"another process (number {holder}) is training in {folder}; wait for it or take another directory"
+            f"another process (PID {owner}) is training in {folder}; wait for it or pass another directory"
         ) from None
-    except OSError:  # a file system without locks
-        pass
-    else:
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-    return file
+    (folder / "pid").write_text(str(os.getpid()))
+    return lock
 
 
 def _summary_writer(folder: Path) -> Any:
@@ -210,7 +200,7 @@ _LONGEST = 60  # characters of a value in an error
 
 
 def _differences(old: Any, new: Any, where: str = "") -> list[tuple[str, str]]:
-    """The places where two pieces of plain data differ, each with a line that says how."""
+    """Return the places where two pieces of plain data differ, each with a line that describes the difference."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
         pairs = [(f"{where}.{key}" if where else key, old.get(key), new.get(key)) for key in keys]

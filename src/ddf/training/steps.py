@@ -1,4 +1,4 @@
-"""One step of the optimiser, as fast as the device allows."""
+"""Optimizer steps, as fast as the device allows."""
 
 __all__ = ["Stepper", "make_stepper"]
 
@@ -16,20 +16,20 @@ from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
 from ddf.training.processes import Processes
 
-_PIXELS_FOR_CHANNELS_LAST = 128  # on a CPU; smaller maps are slower that way (benchmarks/README.md)
+_PIXELS_FOR_CHANNELS_LAST = 128  # on a CPU, where it makes smaller maps slower (benchmarks/README.md)
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
 
 
 class Stepper:
-    """Takes steps: a batch of rows, its loss, the gradients, Adam.
+    """Takes optimizer steps: gathers a batch, computes the loss and its gradients, and updates the weights with Adam.
 
     Arguments:
         loss: `loss(module, batch)`, the mean bits of a batch.
-        module: What is trained.
-        train: Where the rows come from.
+        module: The module to train.
+        train: The training data.
         config: How to train.
-        processes: With whom.
+        processes: The processes that train together.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Stepper:
         bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and self.cuda)
         self.autocast: Callable[[], Any] = contextlib.nullcontext
         if bfloat16:
-            # Without the cache of cast weights, which a captured graph would go on using.
+            # Without the cache of converted weights, which a captured graph would keep using.
             self.autocast = lambda: torch.autocast(processes.device.type, torch.bfloat16, cache_enabled=False)
         base = config.base_learning_rate or config.learning_rate
         groups: dict[float, list[nn.Parameter]] = {}  # by the factor on the learning rate
@@ -61,7 +61,7 @@ class Stepper:
         self.bits = torch.zeros((), dtype=torch.float32, device=processes.device)
 
     def step(self, index: Tensor) -> None:
-        """Takes a step on these rows, and adds the loss to `bits`."""
+        """Take a step on these rows, and add the loss to `bits`."""
         self._step(self.train.gather(index))
 
     def _step(self, batch: Tensor) -> None:
@@ -73,7 +73,7 @@ class Stepper:
         self.bits += loss.detach()
 
     def set_rate(self, rate: float) -> None:
-        """Changes the learning rate."""
+        """Change the learning rate."""
         if rate == self._rate:
             return
         self._rate = rate
@@ -84,7 +84,7 @@ class Stepper:
                 group["lr"] = rate * factor
 
     def moments(self) -> dict[str, Tensor]:
-        """Adam's memory, by name."""
+        """Return the moments of Adam, by name."""
         return {
             f"adam.{i}.{name}": torch.as_tensor(value)
             for i, state in self.adam.state_dict()["state"].items()
@@ -92,7 +92,7 @@ class Stepper:
         }
 
     def load_moments(self, moments: dict[str, Tensor]) -> None:
-        """Puts Adam's memory back."""
+        """Restore the moments of Adam."""
         parameters = [parameter for group in self.adam.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in moments.items():
@@ -105,9 +105,9 @@ class Stepper:
 
 
 class GraphStepper(Stepper):
-    """A stepper that records a step on the GPU once and then replays it: no time is lost between kernels."""
+    """A stepper that records one step as a CUDA graph and replays it, so that no time is lost between kernels."""
 
-    _EAGER_STEPS = 3  # so that everything is allocated and chosen before the recording
+    _EAGER_STEPS = 3  # so that everything is allocated and selected before the recording
 
     def __init__(
         self, loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
@@ -141,12 +141,14 @@ class GraphStepper(Stepper):
             with torch.cuda.graph(graph):
                 self._step(self.train.symbols.index_select(0, self.index))
             self.graph = graph
-        except RuntimeError as error:  # a net of the user's may do what cannot be recorded
+        except RuntimeError as error:  # a custom net may do what cannot be recorded
             self.recordable = False
-            warnings.warn(f"this step cannot be recorded as a CUDA graph and will be slower: {error}", stacklevel=2)
+            warnings.warn(
+                f"training is slower because a step cannot be recorded as a CUDA graph: {error}", stacklevel=2
+            )
 
 
 def make_stepper(loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes) -> Stepper:
-    """The fastest stepper for the device: a recorded graph where the data is on one GPU."""
+    """Return the fastest stepper for the device: a recorded graph if the data is on a single GPU."""
     recordable = processes.device.type == "cuda" and processes.count == 1 and train.on_device
     return (GraphStepper if recordable else Stepper)(loss, module, train, config, processes)

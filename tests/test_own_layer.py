@@ -1,0 +1,172 @@
+"""A layer, a partition and a net that a user wrote can do everything that the built-in ones can."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import ddf
+from ddf import analysis, spec
+from ddf.archive import Archive, ArchiveWriter
+from ddf.layers import Conditional, Draw, Emit, Layer, LayerSpec, Movement, Partition
+from ddf.plain import register
+from ddf.shapes import Shape
+from tests.zoo import PlainNet, draw_maps
+
+K = 3
+
+
+class RowDifference(Layer):
+    """Each row minus the row above, modulo K."""
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return shape
+
+    def forward(self, x: Tensor, emit: Emit) -> Tensor:
+        above = torch.cat([torch.zeros_like(x[:, :, :1]), x[:, :, :-1]], dim=2)
+        return (x.long() - above.long()).remainder(K).to(x.dtype)
+
+    def inverse(self, z: Tensor, draw: Draw) -> Tensor:
+        return z.long().cumsum(dim=2).remainder(K).to(z.dtype)
+
+
+@dataclass(frozen=True)
+class RowDifferenceSpec(LayerSpec, builds=RowDifference):
+    def build(self, num_classes: int, shape: Shape) -> RowDifference:
+        return RowDifference()
+
+
+@register
+@dataclass(frozen=True)
+class RowParity(Partition):
+    """The even rows, and the odd ones."""
+
+    def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
+        half = (shape[0], (shape[1] or 0) // 2, shape[2])
+        return half, half
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:, :, 0::2], x[:, :, 1::2]
+
+    def merge(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.stack([a, b], dim=3).flatten(2, 3)
+
+
+class OddRows(Conditional):
+    """Factors out the odd rows, predicted from the even ones."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net, RowParity())
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return self.checked_part_shapes(shape)[0]
+
+    def forward(self, x: Tensor, emit: Emit) -> Tensor:
+        even, odd = self.split(x)
+        emit(odd, self.predict(even))
+        return even
+
+    def inverse(self, z: Tensor, draw: Draw) -> Tensor:
+        return self.merge(z, draw(self.predict(z)).to(z.dtype))
+
+    def follow(self, places: Tensor) -> Movement:
+        return Movement(*self.split(places))
+
+
+@dataclass(frozen=True)
+class OddRowsSpec(LayerSpec, builds=OddRows):
+    net: spec.NetSpec
+
+    def build(self, num_classes: int, shape: Shape) -> OddRows:
+        return OddRows(self.net.build(num_classes, *RowParity().shapes(shape)))
+
+
+def test_own_layers_are_trained_saved_exported_compressed_sampled_and_explained(tmp_path: Path) -> None:
+    maps = np.stack(draw_maps(60, (8, 8), K))
+    x = torch.from_numpy(maps.astype(np.int64))[:, None]
+    net = spec.DenseNetSpec(blocks=1, hidden=16)
+    layers = (
+        RowDifferenceSpec(),
+        OddRowsSpec(net),
+        spec.SqueezeSpec(),
+        spec.DenoisingCouplingSpec(net, top=K),
+    )
+    flow = spec.FlowSpec(K, (1, 8, 8), layers).build(seed=0)
+    before = float(flow.bits_per_dim(x).mean())
+    ddf.fit(flow, x, config=ddf.TrainingConfig(batch_size=8, max_epochs=8, learning_rate=3e-3))
+    bits = float(flow.bits_per_dim(x).mean())
+    assert bits < 0.6 * before
+
+    flow.save(tmp_path / "flow")
+    again = ddf.load(tmp_path / "flow")
+    assert isinstance(again, ddf.Flow)
+    assert again.spec == flow.spec
+    assert torch.equal(again.log_prob(x), flow.log_prob(x))
+    assert torch.equal(again.decode(flow.encode(x)), x)
+
+    model = ddf.export(flow, x, config=ddf.TrainingConfig(batch_size=8, max_epochs=1, learning_rate=3e-4))
+    exact_bits = float(model.bits_per_dim(x).mean())
+    assert exact_bits < 1.05 * bits
+    model.save(tmp_path / "model")
+    loaded = ddf.load(tmp_path / "model")
+    assert isinstance(loaded, ddf.IntegerFlow)
+    with ArchiveWriter(tmp_path / "maps.ddf", model, maps_per_block=60) as writer:
+        for one in maps:
+            writer.add(one)
+    with Archive(tmp_path / "maps.ddf", loaded) as archive:
+        assert all(np.array_equal(one, two) for one, two in zip(archive.values(), maps, strict=True))
+    code = model.compress(maps)
+    assert code is not None
+    assert abs(8 * len(code) / maps.size - exact_bits) < 0.01
+
+    for either in (flow, model):
+        samples = either.sample(4, torch.Generator().manual_seed(0))
+        assert samples.shape == (4, 1, 8, 8)
+        found = analysis.bits_of(either, x[:5].numpy())
+        want = either.bits_per_dim(x[:5]) * 64
+        np.testing.assert_allclose(found.by_symbol.reshape(5, -1).sum(axis=1), want.numpy(), rtol=1e-6)
+        assert [name for name, _ in found.by_layer] == ["1 OddRows", "base"]
+        states = analysis.states_of(either, x[0].numpy())
+        assert [(state.layer, state.left) for state in states] == [
+            ("data", 64),
+            ("0 RowDifference", 64),
+            ("1 OddRows", 32),
+            ("3 DenoisingCoupling", 32),
+        ]
+        assert np.array_equal(states[2].symbols, states[1].symbols[0::2])
+
+
+def test_a_plain_module_is_trained_as_a_classifier() -> None:
+    """Its embedding learns which symbol follows which."""
+    first = torch.randint(8, (2000, 1), generator=torch.Generator().manual_seed(0))
+    x = torch.cat([first, (first * 3 + 1) % 8], dim=1)
+    coupling = ddf.DenoisingCoupling(PlainNet(8), top=8, num_classes=8)
+    flow = ddf.Flow([coupling], ddf.FactorizedCategorical(8, (2,)), (2,))
+    ddf.fit(flow, x, config=ddf.TrainingConfig(max_epochs=20, learning_rate=1e-2))
+    assert float(flow.bits_per_dim(x).mean()) < 1.6  # 1.5 bits are needed for the first symbol
+    assert torch.equal(flow.decode(flow.encode(x)), x)
+
+
+def test_a_layer_that_changes_the_shape_must_say_where_symbols_go() -> None:
+    class Half(Layer):
+        def output_shape(self, shape: Shape) -> Shape:
+            return ((shape[0] or 0) // 2, *shape[1:])
+
+        def forward(self, x: Tensor, emit: Emit) -> Tensor:
+            emit(x[:, 1:], torch.zeros(len(x), 2, 1))
+            return x[:, :1]
+
+        def inverse(self, z: Tensor, draw: Draw) -> Tensor:
+            return torch.cat([z, draw(torch.zeros(len(z), 2, 1))], dim=1)
+
+    flow = ddf.Flow([Half()], ddf.FactorizedCategorical(2, (1,)), (2,))
+    x = torch.tensor([[0, 1]])
+    assert torch.equal(flow.decode(flow.encode(x)), x)
+    try:
+        analysis.bits_of(flow, x.numpy())
+    except TypeError as error:
+        assert str(error) == "layer 0: Half changes the shape of its input; implement `follow` to explain it"
+    else:
+        raise AssertionError("it was explained")
