@@ -6,20 +6,20 @@ import sys
 import time
 from typing import Any
 
-INTERVAL = 15.0
-"""Seconds between lines in a log."""
+SECONDS_PER_LINE = 15.0
+SECONDS_PER_REFRESH = 0.25
 
 
 class Progress:
     """The progress of a task.
 
+    The remaining time is estimated from the average speed so far.
+
     Arguments:
         label: The name of the task.
         total: The number of its steps; None if unknown.
-        unit: The name of a step.
-        done: The number of steps that an earlier process completed. They do not count in the estimate of the time left.
+        unit: The name of a step; "" to show a percentage only.
         shown: Whether to show anything.
-        row: The row of the bar on a terminal, for several tasks at a time.
 
     Examples:
         >>> with Progress("compressing", total=3, unit="file") as progress:
@@ -27,50 +27,66 @@ class Progress:
         ...         progress.update(i + 1)
     """
 
-    def __init__(
-        self, label: str, total: int | None = None, unit: str = "step", done: int = 0, shown: bool = True, row: int = 0
-    ) -> None:
-        self.label, self.total, self.unit = label, total, unit
-        self._begun = done
+    def __init__(self, label: str, total: int | None = None, unit: str = "", shown: bool = True) -> None:
+        self.label, self.total, self.unit, self.shown = label, total, unit, shown
+        self._before = 0.0
         self._start = self._last = time.monotonic()
         self._bar: Any = None
-        self._prints = shown and not sys.stderr.isatty()
-        if shown and not self._prints:
+        if shown and sys.stderr.isatty():
             from tqdm import tqdm
 
+            layout = "{desc} {percentage:3.0f}%|{bar:10}| {elapsed}<{remaining}{postfix}"
             self._bar = tqdm(
                 desc=label,
                 total=total,
-                unit=unit,
-                initial=done,
-                position=row,
+                unit=unit or "it",
+                bar_format=layout if total else None,
+                smoothing=0,
                 leave=False,
                 dynamic_ncols=True,
                 file=sys.stderr,
-                bar_format=None if total is None else "{desc} {percentage:3.0f}%|{bar:10}| {elapsed}<{remaining}{postfix}",
             )
 
-    def update(self, done: float, note: str = "") -> None:
-        """Report progress.
+    def resume(self, done: float) -> None:
+        """Skip steps that were completed earlier; they do not count in the estimate of the remaining time.
 
         Arguments:
-            done: The number of steps that are completed, in total.
+            done: The number of completed steps.
+        """
+        self._before = done
+        if self._bar is not None:
+            self._bar.initial = self._bar.n = done
+
+    def due(self) -> bool:
+        """Return whether `update` would show anything now."""
+        interval = SECONDS_PER_LINE if self._bar is None else SECONDS_PER_REFRESH
+        return self.shown and time.monotonic() - self._last > interval
+
+    def update(self, done: float, note: str = "") -> None:
+        """Show the progress, unless it was shown a moment ago.
+
+        Arguments:
+            done: The number of completed steps.
             note: Other information, such as the current score.
         """
-        if self._bar is not None:
-            self._bar.set_postfix_str(note, refresh=False)
-            self._bar.update(done - self._bar.n)
-        elif self._prints and time.monotonic() - self._last > INTERVAL:
-            self._last = time.monotonic()
+        if not self.due():
+            return
+        self._last = time.monotonic()
+        if self._bar is None:
             print(self._line(done, note), file=sys.stderr, flush=True)
+        else:
+            self._bar.n = done
+            self._bar.set_postfix_str(note)
 
     def _line(self, done: float, note: str) -> str:
-        seconds = time.monotonic() - self._start
-        parts = [f"{done:,.0f} {self.unit}s" if self.total is None else f"{self.unit} {done:,.0f} of {self.total:,}"]
+        count = f"{done:,.0f}" if self.total is None else f"{done:,.0f} of {self.total:,}"
+        parts = [] if self.total is None else [f"{done / max(1, self.total):.0%}"]
+        parts += [f"{count} {self.unit}s"] if self.unit else []
         parts += [note] if note else []
+        seconds = time.monotonic() - self._start
         parts.append(f"{_clock(seconds)} elapsed")
-        if self.total is not None and done > self._begun:
-            parts.append(f"{_clock(seconds * (self.total - done) / (done - self._begun))} left")
+        if self.total is not None and done > self._before:
+            parts.append(f"{_clock(seconds * (self.total - done) / (done - self._before))} left")
         return f"{self.label}: {', '.join(parts)}"
 
     def close(self) -> None:
@@ -86,7 +102,12 @@ class Progress:
 
 
 def _clock(seconds: float) -> str:
-    """Format a duration as h:mm:ss or m:ss."""
+    """Format a duration as m:ss or h:mm:ss.
+
+    Examples:
+        >>> _clock(75.2), _clock(3600)
+        ('1:15', '1:00:00')
+    """
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,10 +1,10 @@
-"""Nets in integer arithmetic: what is trained to be exact, and what is then exact everywhere.
+"""Affine maps in integer arithmetic, whose results are the same on every machine.
 
-All numbers are binary fractions: a weight is an integer times 2^−s with an s for each output, an activation one of
-0/128 … 127/128, a logit a multiple of 1/256 bit. Where a device has fast products of bytes, those are used (see
-`products`). Elsewhere floating point carries the integers: as long as no sum of the absolute values of its terms, in
-units of the last place, exceeds what the format holds without rounding, any order of summation and any instruction set
-gives the same result. That bound is computed from the weights themselves, and the format chosen by it.
+All numbers are binary fractions: a weight is an integer times 2^−s, with an s for each output; an activation is one of
+0/128 … 127/128; a logit is a multiple of 1/256 bit. On devices with fast int8 products, those are used (see
+`products`). On others, integers are represented in floating point: if the sum of the absolute values of all terms, in
+units of the last place, fits the format without rounding, every order of summation and every instruction set gives the
+same result. That bound is computed from the weights, and the format is chosen accordingly.
 """
 
 __all__ = ["ACTIVATION_BITS", "ONE", "ExactAffine"]
@@ -28,40 +28,40 @@ ONE = 0.5
 
 _LOGIT_BITS = PER_BIT.bit_length() - 1
 _STEPS = 1 << ACTIVATION_BITS
-_WEIGHT = 127  # the largest integer weight, so that it fits 8 bits
-_WIDE_WEIGHT = (1 << 13) - 1  # the same for weights of one-hot vectors, few of which are summed
+_WEIGHT = 127  # the largest integer weight, which fits 8 bits
+_WIDE_WEIGHT = (1 << 13) - 1  # the same for one-hot inputs, which select few weights to be summed
 _LEAST_SHIFT, _MOST_SHIFT = 0, 20
 
 
 class _Integers(NamedTuple):
-    """The integers in the layout that their device computes with."""
+    """The integers in the layout for their device."""
 
     taps: Tensor  # weights (kernel · out, in), in floating point
-    offset: Tensor  # (out,), what is added to sums that are scaled
+    offset: Tensor  # (out,), added to scaled sums
     scale: Tensor  # (out,), powers of two
 
 
 class _Bytes(NamedTuple):
-    """The same for products of bytes, whose sums are 32-bit integers."""
+    """The same for int8 products, whose sums are 32-bit integers."""
 
     kernel: Tensor
     outs: int  # the number of products for each row of inputs
-    offset: Tensor  # (out,), what is added to sums
-    up: Tensor | None  # (out,), by how many bits they are then moved, if any are
+    offset: Tensor  # (out,), added to sums
+    up: Tensor | None  # (out,), the number of bits by which they are then shifted, if any
     down: Tensor
 
 
 class ExactAffine(nn.Module):
     """A linear map or a convolution, with a clipped ReLU, on binary fractions.
 
-    In training, weights and results are rounded, and gradients pass as if they were not.
+    In training, weights and results are rounded, and gradients are computed as if they were not.
 
     Arguments:
-        weight: (out, in) or (out, in, rows, columns), in units in which activations lie between 0 and 1.
-        bias: (out,)
-        input_bits: The inputs are multiples of 2^−input_bits and at most 1.
+        weight: (out, in) or (out, in, rows, columns), in units in which activations are between 0 and 1.
+        bias: (out,).
+        input_bits: Inputs are multiples of 2^−input_bits and at most 1.
         reads_out: Whether the results are logits in bits, which are not clipped.
-        terms: How many inputs of each place are not 0 at most, if that is known: one-hot vectors are like that.
+        terms: The maximum number of nonzero inputs at each place, if known, as with one-hot vectors.
     """
 
     shift: Tensor
@@ -83,7 +83,7 @@ class ExactAffine(nn.Module):
         self.register_buffer("shift", shift.to(torch.int32))
         self.fixed: tuple[Tensor, Tensor] | None = None
         self._bound = 0
-        self._sums = torch.float32  # what carries sums exactly
+        self._sums = torch.float32  # the dtype that represents sums exactly
         self._integers: _Integers | None = None
         self._bytes: _Bytes | None = None
         self._may_use_bytes = True
@@ -106,7 +106,7 @@ class ExactAffine(nn.Module):
         return self
 
     def integers(self) -> tuple[Tensor, Tensor]:
-        """Return weights and biases as integers, in their own dtype; gradients pass."""
+        """Return weights and biases as integers in their floating-point dtype, passing gradients."""
         scale = _power_of_two(self.shift, self.weight.dtype)
         weight = _rounded(self.weight * scale.view(-1, *[1] * (self.weight.ndim - 1))).clamp(-self.limit, self.limit)
         return weight, _rounded(self.bias * scale * 2.0**self.input_bits)
@@ -127,7 +127,7 @@ class ExactAffine(nn.Module):
         return int(rounded.max())
 
     def _down(self) -> Tensor:
-        """Return by how many bits sums are shifted down after adding half of the last bit that stays."""
+        """Return the number of bits by which sums are shifted down, after adding half of the last remaining bit."""
         return self.shift + self.input_bits - (_LOGIT_BITS if self.reads_out else ACTIVATION_BITS)
 
     @torch.no_grad()
@@ -146,7 +146,7 @@ class ExactAffine(nn.Module):
 
     @torch.no_grad()
     def tap_bound(self) -> int:
-        """Return the bound of the sum over the inputs at one place, which a convolution computes as one product."""
+        """Return a bound on the sum over the inputs at one place, which a convolution computes as one product."""
         weight, _ = self._wide_integers()
         return int(weight.abs().sum(dim=1).max()) << self.input_bits
 
@@ -156,7 +156,7 @@ class ExactAffine(nn.Module):
 
     @torch.no_grad()
     def fix(self, weight: Tensor, bias: Tensor, shift: Tensor) -> None:
-        """Fix the integers, and choose the floating-point formats that carry all their sums exactly."""
+        """Fix the integers, and choose the floating-point formats that represent all their sums exactly."""
         self.shift.copy_(shift)
         scale = _power_of_two(-self.shift, torch.float64)
         self.weight.copy_(weight * scale.view(-1, *[1] * (weight.ndim - 1)))
@@ -167,14 +167,14 @@ class ExactAffine(nn.Module):
                 f"sums of up to {self._bound} do not fit into a double: train the net with smaller weights"
             )
         self._sums = torch.float64 if self._bound >= 1 << 24 else torch.float32
-        # The products of a convolution may be narrower than what adds them up.
+        # The products of a convolution may be in a narrower format than their sums.
         narrow = weight.ndim == 4 and self.tap_bound() < 1 << 24
         self.to(torch.float32 if narrow else self._sums).requires_grad_(False)
         self._prepare()
 
     @torch.no_grad()
     def _prepare(self) -> None:
-        """Lay out the integers as this device needs them."""
+        """Prepare the layout of the integers for the device."""
         weight, bias = self.fixed = self.integers()
         taps = weight.permute(2, 3, 0, 1).flatten(0, 2) if weight.ndim == 4 else weight
         down = self._down()
@@ -197,7 +197,7 @@ class ExactAffine(nn.Module):
         return self.limit <= _WEIGHT and self.input_bits <= ACTIVATION_BITS and self._bound < 1 << 31
 
     def use_no_bytes(self) -> None:
-        """Use floating point instead of products of bytes from now on."""
+        """Use floating point instead of int8 products from now on."""
         self._may_use_bytes = False
         self._prepare()
 
@@ -254,22 +254,22 @@ class ExactAffine(nn.Module):
             (…, out). Integers, in some dtype.
         """
         kernel = self.weight.shape[2:]
-        used = self._bytes  # other threads may change that
+        used = self._bytes  # other threads may change the attribute
         if used is not None:
             try:
                 products = byte_product(x.to(torch.int8), used.kernel, used.outs)
                 return self._settle_bytes(add_taps(products, kernel, torch.int32), used)
-            except RuntimeError:  # libraries have no product of bytes for some sizes
+            except RuntimeError:  # libraries do not support int8 products of some sizes
                 self.use_no_bytes()
         assert self._integers is not None
         taps, _, scale = self._integers
         with torch.autocast(x.device.type, enabled=False):
             products = F.linear(x.to(taps.dtype), taps)
-        # Not the libraries' convolutions, which may transform their inputs and round.
+        # Not library convolutions, which may transform their inputs and round.
         return self.settle_integers(add_taps(products, kernel, scale.dtype))
 
     def settle_integers(self, sums: Tensor) -> Tensor:
-        """Turn sums of products (…, out), in floating point, into activations 0 … 127 or logits."""
+        """Convert sums of products (…, out), in floating point, to activations 0 … 127 or logits."""
         assert self._integers is not None
         _, offset, scale = self._integers
         result = torch.addcmul(offset, sums, scale).floor_()
@@ -284,7 +284,7 @@ class ExactAffine(nn.Module):
         return sums if self.reads_out else sums.clamp_(0, _STEPS - 1).to(torch.int8)
 
     def _settle(self, sums: Tensor, bias: Tensor) -> Tensor:
-        """Turn sums of integers into activations or logits: add the bias, shift, round, clip; gradients pass."""
+        """Convert sums of integers to activations or logits: add the bias, shift, round and clip, passing gradients."""
         shape = (1, -1, *[1] * (sums.ndim - 2)) if self.weight.ndim == 4 else (-1,)
         unit = _power_of_two(-(self.shift + self.input_bits), sums.dtype)
         result = (sums + bias.view(shape)) * unit.view(shape)
@@ -312,5 +312,5 @@ def _integer_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def _rounded(x: Tensor) -> Tensor:
-    """Round to the nearest integer, halves up; gradients pass."""
+    """Round to the nearest integer, halves up, passing gradients."""
     return x + ((x + 0.5).floor() - x).detach()

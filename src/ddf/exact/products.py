@@ -1,4 +1,4 @@
-"""Products of bytes: the fastest exact sums, on devices that have them."""
+"""Int8 matrix products: the fastest exact sums, on devices that support them."""
 
 __all__ = ["byte_kernel", "byte_product", "bytes_are_exact"]
 
@@ -8,23 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_UNIT = 16  # sizes of matrices of bytes are multiples of this
+_UNIT = 16  # sizes of int8 matrices are multiples of this
 _LEAST_ROWS = 17  # GPUs do not support fewer rows
 
 
 def byte_kernel(weight: Tensor) -> Tensor:
-    """Weights (out, in), integers −127 … 127, as `byte_product` needs them."""
+    """Convert weights (out, in), integers −127 … 127, to the layout for `byte_product`."""
     outs, ins = weight.shape
     return F.pad(weight.to(torch.int8), [0, -ins % _UNIT, 0, -outs % _UNIT])
 
 
 def byte_product(x: Tensor, kernel: Tensor, outs: int) -> Tensor:
-    """Sums of products of bytes.
+    """Multiply int8 matrices exactly.
 
     Arguments:
         x: (…, in), int8.
-        kernel: What `byte_kernel` made of weights (out, in).
-        outs: How many of the results are wanted: `out`.
+        kernel: The result of `byte_kernel` for weights (out, in).
+        outs: The number of results: `out`.
 
     Returns:
         (…, out), int32.
@@ -39,9 +39,9 @@ def byte_product(x: Tensor, kernel: Tensor, outs: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def bytes_are_exact(device: torch.device) -> bool:
-    """Return whether a device has fast products of bytes that are correct.
+    """Return whether a device has fast int8 products that are correct.
 
-    Without instructions of their own for them, CPUs add pairs of products in 16 bits, where they do not fit.
+    CPUs without dedicated instructions add pairs of products in 16 bits, which overflow.
     """
     if not _has_bytes(device):
         return False
@@ -61,7 +61,7 @@ def bytes_are_exact(device: torch.device) -> bool:
 
 
 def _has_bytes(device: torch.device) -> bool:
-    """Return whether products of bytes are known to be faster: on GPUs, and on CPUs with instructions for them."""
+    """Return whether int8 products are known to be fast: on GPUs, and on CPUs with instructions for them."""
     if not hasattr(torch, "_int_mm"):
         return False
     known = getattr(torch.cpu, "_is_vnni_supported", None)

@@ -28,7 +28,7 @@ from ddf.training.joint import train_jointly
 from ddf.training.local import train_locally
 from ddf.training.loop import Session
 from ddf.training.processes import Processes
-from ddf.training.progress import Progress
+from ddf.training.display import TrainingDisplay
 from ddf.training.run import Run
 
 
@@ -131,7 +131,7 @@ def fit(
         where = f"process-{processes.rank}"
         scratch = Path(tempfile.mkdtemp(prefix="ddf-")) if folder is None else folder / "cache" / where
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        bars = Progress(_parts_to_train(flow), progress if processes.leads else False)
+        bars = TrainingDisplay(_parts_to_train(flow), progress if processes.leads else False)
         stack.callback(bars.close)
         flow.to(processes.device)
         shares = _Shares(flow, data, validation, config, processes, scratch)

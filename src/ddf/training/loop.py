@@ -17,7 +17,7 @@ from ddf.errors import TrainingError
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
 from ddf.training.processes import Processes
-from ddf.training.progress import Progress
+from ddf.training.display import TrainingDisplay
 from ddf.training.run import Run
 from ddf.training.steps import make_stepper
 
@@ -56,7 +56,7 @@ class Session:
     config: TrainingConfig
     processes: Processes
     run: Run
-    progress: Progress
+    progress: TrainingDisplay
 
 
 @dataclass
