@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ddf.archive import Archive, ArchiveWriter
-from ddf.models import load
+from ddf.exact import IntegerFlow
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     maps = np.load(options.maps)
-    model = load(options.model).to(options.device)
+    model = IntegerFlow.from_bytes(options.model.read_bytes()).to(options.device)
     start = time.perf_counter()
     wrong = 0
     if options.action == "make":

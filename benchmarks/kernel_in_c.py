@@ -19,7 +19,6 @@ import numpy as np
 from ddf.labelmaps import CausalFlow
 from ddf.labelmaps.arithmetic import SQUASH, STEPS, STRETCH
 from ddf.labelmaps.context import RUN_BINS, RUN_BINS_COARSE, RUN_BINS_FINE, offsets
-from ddf.models import load
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +61,7 @@ def encode(library: Any, model: CausalFlow, one: Array, room: list[Array], out: 
 
 
 def main() -> None:
-    model, maps = load(sys.argv[1]), np.load(sys.argv[2])
+    model, maps = CausalFlow.from_bytes(Path(sys.argv[1]).read_bytes()), np.load(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         target = f"{folder}/kernel.so"
         source = Path(__file__).with_name("kernel.c")

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ddf.labelmaps import CausalFlow, pretrained
-from ddf.models import load
 
 
 def seconds(call: Callable[[], Any], repeats: int = 3) -> float:
@@ -43,8 +43,8 @@ def main() -> None:
     squares = np.ascontiguousarray(maps[:, 50:306, 100:356])
     tiny = np.ascontiguousarray(maps[len(maps) // 2, 100:132, 100:132])
     for path in sys.argv[2:] or [""]:
-        model = load(path) if path else pretrained()
-        print(path or "the model that ships")
+        model = CausalFlow.from_bytes(Path(path).read_bytes()) if path else pretrained()
+        print(path or "the pretrained model")
         for name, some in (("as they are", maps), ("256 × 256", squares)):
             for threads in (1, 2):
                 measure(f"{name}, {threads} threads", model, some, threads)

@@ -29,7 +29,6 @@ from PIL import Image
 from ddf.archive import ArchiveWriter
 from ddf.data.drawn import draw_maps
 from ddf.labelmaps import CausalFlow, pretrained
-from ddf.models import load
 from ddf.peers import peers
 
 Array = np.ndarray[Any, Any]
@@ -114,7 +113,7 @@ def main() -> None:
     print(f"{len(maps)} maps, {pixels} pixels; bits per pixel of real bytes, Mpixel/s of one thread\n")
     print("| codec | bits per pixel | encode | decode |\n|---|---|---|---|")
     for path in (*options.model, None):
-        model = load(path) if path else pretrained()
+        model = CausalFlow.from_bytes(Path(path).read_bytes()) if path else pretrained()
         name = f"ddf, {Path(path).stem}" if path else "ddf, the model that ships"
         timed(name, maps, partial(encoded, model), partial(decoded, model))
         buffer = io.BytesIO()

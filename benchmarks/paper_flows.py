@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from ddf.archive import Archive, ArchiveWriter
+from ddf.checkpoint import flow_from_bytes
 from ddf.exact import IntegerFlow, export
 from ddf.experiments import EXPERIMENTS, run_experiment
 from ddf.experiments.results import load_data
-from ddf.models import load
 from ddf.training import TrainingConfig
 
 FINE_TUNING = {"mnist": (128, 2), "cityscapes": (64, 8)}  # batch size and epochs
@@ -42,14 +42,14 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--block", type=int, default=500)
-    parser.add_argument("--count", type=int, help="so many test maps instead of all")
+    parser.add_argument("--count", type=int, help="use only the first N test maps")
     parser.add_argument("--cpu", action="store_true", help="decode on the CPU as well")
     options = parser.parse_args()
     experiment = EXPERIMENTS[options.row, "ddf"]
     data = load_data(experiment.row.data, {"mnist": options.mnist, "cityscapes": options.cityscapes})
     run_experiment(experiment, 0, data, options.runs, options.device)
     place = options.runs / options.row / "ddf" / "seed-0"
-    flow = load(place / "run" / "flow.safetensors", options.device)
+    flow = flow_from_bytes((place / "run" / "flow.safetensors").read_bytes(), "the flow").to(options.device)
     test = torch.as_tensor(data["test"])[: options.count]
     bits = float(flow.bits_per_dim(test.to(flow.device), batch_size=500).mean())
     print(f"{options.row}: {len(test)} test maps, float flow {bits:.5f} bits per dimension", flush=True)
@@ -64,7 +64,7 @@ def main() -> None:
         model = export(flow, data, config=replace(config, seed=0), device=options.device)
         model.save(path)
         print(f"export: {time.monotonic() - start:.0f} s, {path.stat().st_size} bytes", flush=True)
-    model = load(path)
+    model = IntegerFlow.from_bytes(path.read_bytes())
     maps = test.numpy().astype(np.uint8)[:, 0]
     integer = float(model.to(options.device).bits_per_dim(test, batch_size=500).mean())
     for block in (options.block, 1):

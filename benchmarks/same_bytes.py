@@ -12,6 +12,7 @@ import io
 import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,7 +20,6 @@ import numpy as np
 
 from ddf.archive import Archive, ArchiveWriter, FileFormat
 from ddf.labelmaps import CausalFlow, pretrained
-from ddf.models import load
 
 
 def archive_of(maps: list[np.ndarray[Any, Any]], model: CausalFlow, threads: int) -> str:
@@ -48,7 +48,7 @@ def main() -> None:
     else:
         rows, columns = np.mgrid[:120, :160]
         maps = [((rows * (i + 3) // 7 + columns * 5 // (i + 2)) // 23 % (i + 2)).astype(np.uint8) for i in range(24)]
-    model = load(sys.argv[2]) if len(sys.argv) > 2 else pretrained()
+    model = CausalFlow.from_bytes(Path(sys.argv[2]).read_bytes()) if len(sys.argv) > 2 else pretrained()
     for threads in (1, 4):
         with ThreadPoolExecutor(threads) as pool:
             codes = list(pool.map(model.compress, maps))

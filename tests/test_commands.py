@@ -104,7 +104,7 @@ def same_image(one: Path, two: Path) -> bool:
 def test_help_is_there_for_all_and_needs_no_torch() -> None:
     script = """
 import sys
-from ddf.cli import make_parser
+from ddf.cli.main import make_parser
 parser = make_parser()
 for name, command in parser._subparsers._group_actions[0].choices.items():
     assert "examples:" in command.format_help(), name
@@ -327,7 +327,7 @@ def test_archives_are_listed_without_the_codec(tmp_path: Path, masks: Path) -> N
     ddf("compress", masks, "-o", tmp_path / "a.ddf")
     script = """
 import sys
-from ddf.cli import main
+from ddf.cli.main import main
 assert main(sys.argv[1:]) == 0
 loaded = {"torch", "numba", "PIL", "fsspec", "filelock", "tqdm"} & set(sys.modules)
 assert not loaded, loaded

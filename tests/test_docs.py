@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ddf.cli import make_parser
+from ddf.cli.main import make_parser
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ import torch
 
 from ddf import architectures
 from ddf.architectures import Channel, lattice_split
-from ddf.cli import main
+from ddf.cli.main import main
 from ddf.data import DataSet, EightGaussians, Redrawn
 from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, presets, report, run_experiment, runs, write_report
 from ddf.layers import ChannelSplit, DenoisingCoupling, ModularCoupling, Shuffle

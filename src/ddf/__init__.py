@@ -47,6 +47,8 @@ __all__ = [
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ddf.extras import needed_for
+
 if TYPE_CHECKING:
     from ddf import analysis, architectures, archive, data, exact, labelmaps, spec
     from ddf.archive import Archive, ArchiveWriter, compress, decompress
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {  # the home of each name, which is imported when the name is first used
+_HOMES = {  # module: the names defined there; it is imported when one of them is first used
     "ddf.archive": ("Archive", "ArchiveWriter", "compress", "decompress", "recover"),
     "ddf.exact": ("IntegerFlow", "export"),
     "ddf.flow": ("Flow", "FlowSpec", "Latents"),
@@ -98,12 +100,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        value = getattr(import_module(_HOME_OF[name]), name)
-    elif name in _MODULES:
-        value = import_module(f"ddf.{name}")
-    else:
+    if name not in _HOME_OF and name not in _MODULES:
         raise AttributeError(f"module 'ddf' has no attribute {name!r}")
+    with needed_for(f"ddf.{name}"):
+        value = import_module(_HOME_OF.get(name, f"ddf.{name}"))
+        if name in _HOME_OF:
+            value = getattr(value, name)
     globals()[name] = value
     return value
 

@@ -6,6 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from ddf.errors import DamagedFileError
+from ddf.extras import needed_for
 from ddf.modelfile import kind_of_file, read
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ def model_from_bytes(data: bytes, name: str = "the model") -> "Flow | CausalFlow
         from ddf.labelmaps import CausalFlow
 
         return CausalFlow.from_bytes(data, name)
-    if kind == "integer":
-        from ddf.exact import IntegerFlow
+    with needed_for(f"{name}, a model that runs on PyTorch"):
+        if kind == "integer":
+            from ddf.exact import IntegerFlow
 
-        return IntegerFlow.from_bytes(data, name)
-    if kind == "flow":
-        from ddf.checkpoint import flow_from_bytes
+            return IntegerFlow.from_bytes(data, name)
+        if kind == "flow":
+            from ddf.checkpoint import flow_from_bytes
 
-        return flow_from_bytes(data, name)
+            return flow_from_bytes(data, name)
     raise DamagedFileError(f"{name} holds a model of the unknown kind {kind!r}; a newer version of ddf may read it")

@@ -291,8 +291,8 @@ def test_an_embedded_model_must_be_able_to_decode(tmp_path: Path) -> None:
 
 
 def test_encoding_is_verified(model: Codec, maps: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = type(model).decode
-    monkeypatch.setattr(type(model), "decode", lambda *arguments: right(*arguments) ^ 1)
+    right = type(model).decompress
+    monkeypatch.setattr(type(model), "decompress", lambda *arguments: right(*arguments) ^ 1)
     with pytest.raises(RuntimeError, match="did not decode to itself; nothing was written"):
         compress(maps[0], model)
     compress(maps[0], model, verify=False)

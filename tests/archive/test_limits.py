@@ -229,7 +229,7 @@ def test_a_map_that_does_not_fit_into_memory(model: Codec, monkeypatch: pytest.M
     def decode(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(type(model), "decode", decode)
+    monkeypatch.setattr(type(model), "decompress", decode)
     with pytest.raises(DamagedArchiveError, match="does not fit into memory"):
         Archive(data, model)[0]
 

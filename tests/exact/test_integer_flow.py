@@ -397,9 +397,7 @@ def test_a_size_for_which_there_is_no_product_of_bytes(monkeypatch: pytest.Monke
 def test_what_has_no_integer_form() -> None:
     with pytest.raises(ModelError, match=r"MLP\(.*has no integer form"):
         quantize_net(MLP(3, 1, 1, activation="tanh"), [])
-    with pytest.raises(
-        ModelError, match=r"layer 0: DenoisingCoupling has the parameter net.stack.0.weight"
-    ):
+    with pytest.raises(ModelError, match=r"layer 0: DenoisingCoupling has the parameter net.stack.0.weight"):
         IntegerFlow(architectures.eight_gaussians(net=spec.MLPSpec(hidden=8)).build())
 
 

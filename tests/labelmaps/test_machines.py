@@ -43,7 +43,7 @@ def test_threads(model: CausalFlow, maps: list[np.ndarray]) -> None:
     want = [model.compress(one) for one in maps]
     fresh = CausalFlow.from_bytes(model.to_bytes())
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(fresh.encode, maps * 6)) == want * 6
+        assert list(pool.map(fresh.compress, maps * 6)) == want * 6
 
 
 def test_baseline_instructions(model: CausalFlow, maps: list[np.ndarray], tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_without_compiling(model: CausalFlow, scenes: list[np.ndarray], tmp_path
     assert codes(model, arrays, tmp_path, NUMBA_DISABLE_JIT="1") == [model.compress(one) for one in arrays]
 
 
-@pytest.mark.parametrize("verb", ["encode", "explain", "bits"])
+@pytest.mark.parametrize("verb", ["compress", "explain", "bits"])
 def test_torch_is_not_imported(known: CausalFlow, tmp_path: Path, verb: str) -> None:
     known.save(tmp_path / "model.safetensors")
     script = f"""

@@ -8,7 +8,7 @@ import pytest
 
 from ddf.classes import Classes
 from ddf.data.drawn import draw_scenes
-from ddf.labelmaps import PRESETS, CausalFlow, Preset, train
+from ddf.labelmaps import PRESETS, CausalFlow, Preset, busy_net, train
 from ddf.labelmaps import training as training_module
 
 SMALL = Preset(pixels=12, hidden=(16, 8), steps=120, batch=512)
@@ -63,8 +63,8 @@ class InterruptedTrainingError(Exception):
 def test_resuming(few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted after the second state was kept, then resumed: the same file, and the state is gone."""
     whole = train(few_scenes, SMALL, CLASSES, progress=False)
-    monkeypatch.setattr(training_module, "_KEPT_EVERY", -1)
-    keep, kept, resume, resumed = training_module._keep, [], training_module._resume, []
+    monkeypatch.setattr(busy_net, "_KEPT_EVERY", -1)
+    keep, kept, resume, resumed = busy_net._keep, [], busy_net._resume, []
 
     def keep_then_stop(*args: object) -> None:
         keep(*args)
@@ -76,8 +76,8 @@ def test_resuming(few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pyt
         resumed.append(resume(*args))
         return resumed[-1]
 
-    monkeypatch.setattr(training_module, "_keep", keep_then_stop)
-    monkeypatch.setattr(training_module, "_resume", resume_and_note)
+    monkeypatch.setattr(busy_net, "_keep", keep_then_stop)
+    monkeypatch.setattr(busy_net, "_resume", resume_and_note)
     with pytest.raises(InterruptedTrainingError):
         train(few_scenes, SMALL, CLASSES, run=tmp_path / "run", progress=False)
     assert len(list((tmp_path / "run").iterdir())) == 1
@@ -90,17 +90,17 @@ def test_resuming(few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pyt
 def test_a_state_of_another_training_is_not_resumed(
     few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_module, "_KEPT_EVERY", -1)
-    keep = training_module._keep
+    monkeypatch.setattr(busy_net, "_KEPT_EVERY", -1)
+    keep = busy_net._keep
 
     def keep_then_stop(*args: object) -> None:
         keep(*args)
         raise InterruptedTrainingError
 
-    monkeypatch.setattr(training_module, "_keep", keep_then_stop)
+    monkeypatch.setattr(busy_net, "_keep", keep_then_stop)
     with pytest.raises(InterruptedTrainingError):
         train(few_scenes, SMALL, run=tmp_path, progress=False)
-    monkeypatch.setattr(training_module, "_keep", keep)
+    monkeypatch.setattr(busy_net, "_keep", keep)
     for maps, seed in ((few_scenes, 1), (few_scenes[:-1], 0)):
         alone = train(maps, SMALL, seed=seed, progress=False)
         assert train(maps, SMALL, seed=seed, run=tmp_path, progress=False).to_bytes() == alone.to_bytes()

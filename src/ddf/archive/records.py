@@ -77,7 +77,7 @@ class Header:
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> "Header":
         if data[:4] != MAGIC:
-            raise DamagedArchiveError(f"{name} is not a ddf archive; if it was one, `recover` may save what is intact")
+            raise DamagedArchiveError(f"{name} is not a ddf archive, or its header is damaged")
         if len(data) < HEADER_SIZE:
             raise DamagedArchiveError(f"{name} is damaged: it is cut off")
         if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):

@@ -30,12 +30,12 @@ __all__ = [
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddf.cli import interruption
+from ddf.progress import Progress
 
 if TYPE_CHECKING:
     from ddf.archive import Codec
@@ -57,19 +57,21 @@ class UsageError(ValueError):
 
 
 def formatted(commands: Commands, name: str, summary: str, description: str, *examples: str) -> argparse.ArgumentParser:
-    """Return the parser of a command, with examples at the end of its help."""
-    return commands.add_parser(
+    """Return the parser of a command, with the options of all commands, and examples at the end of its help."""
+    parser = commands.add_parser(
         name,
         help=summary,
         description=description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--debug", action="store_true", help="print a traceback for errors (default: one line)")
+    return parser
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option for JSON output."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON (default: as text)")
 
 
 def add_model(parser: argparse.ArgumentParser, what: str) -> None:
@@ -143,16 +145,13 @@ def shortened(names: list[str], what: str) -> list[str]:
 
 
 def progress(items: Iterable[Item], total: int | None, what: str, unit: str = "map") -> Iterator[Item]:
-    """Yield items and show a progress bar on a terminal."""
-    shown = items
-    if sys.stderr.isatty():
-        from tqdm import tqdm
-
-        shown = tqdm(items, total=total, desc=what, unit=unit, leave=False)
-    for item in shown:
-        yield item
-        if interruption.happened():  # an interruption that a library has ignored
-            raise KeyboardInterrupt
+    """Yield items and show the progress."""
+    with Progress(what, total, unit) as shown:
+        for done, item in enumerate(items, start=1):
+            yield item
+            shown.update(done)
+            if interruption.happened():  # an interruption that a library has ignored
+                raise KeyboardInterrupt
 
 
 def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFlow | CausalFlow":

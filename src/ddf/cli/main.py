@@ -6,25 +6,51 @@ import argparse
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ddf.cli import archives, compress, demo, evaluate, explain, inspect, interruption, reproduce, sample, train
 from ddf.cli.common import UsageError, formatted, printable
 from ddf.errors import DamagedArchiveError, DdfError
+from ddf.extras import needed_for
 
-_DESCRIPTION = """\
-Discrete Denoising Flows: models that score, sample and losslessly compress label maps and other categorical data."""
+_DESCRIPTION = "Compress label maps losslessly, and train, score and sample models of categorical data."
+
+_PURPOSES = {
+    "Compress": ("compress", "decompress", "list", "extract", "verify", "recover"),
+    "Train and use models": ("train", "evaluate", "sample", "explain", "inspect"),
+    "Explore": ("demo", "reproduce"),
+    "Set up the shell": ("completion",),
+}
 
 _EXAMPLES = """\
 examples:
-  ddf demo                                     take a tour of about a minute
   ddf compress masks -o masks.ddf              compress a folder of label maps with the pretrained model
+  ddf decompress masks.ddf -o again
   ddf train masks -o run                       train a model on your own maps
   ddf compress masks -o masks.ddf --model run/model.safetensors --embed
-  ddf decompress masks.ddf -o again
 
-Run `ddf COMMAND --help` for details. Enable completion in bash with eval "$(ddf completion bash)" (or zsh)."""
+Run `ddf COMMAND --help` for details."""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Formats the help of `ddf`, with the commands grouped by purpose."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        summaries = {choice.dest: choice.help for choice in action._get_subactions()}
+        lines = []
+        for purpose, names in _PURPOSES.items():
+            lines += [f"{purpose}:", *(f"  {name:12} {summaries[name]}" for name in names), ""]
+        return "\n".join(lines) + "\n"
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(None if heading == _COMMANDS else heading)
+
+
+_COMMANDS = "commands"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,21 +62,19 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = _Parser(
-        prog="ddf", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog="ddf", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_Help)
     parser.add_argument("--version", action="version", version=f"ddf {_version()}")
-    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (demo, train, evaluate, sample, compress, archives, inspect, explain, reproduce):
+    commands: Any = parser.add_subparsers(title=_COMMANDS, dest="command", metavar="COMMAND", required=True)
+    for module in (compress, archives, train, evaluate, sample, explain, inspect, demo, reproduce):
         module.add(commands)
     completion = formatted(
         commands,
         "completion",
         "print a shell completion script",
-        "Print a script that completes commands and options.",
+        "Print a script that completes commands, options and file names.",
         'eval "$(ddf completion bash)"',
     )
-    completion.add_argument("shell", choices=("bash", "zsh"), help="the shell to complete in")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell to complete in")
     completion.set_defaults(run=_complete)
     return parser
 
@@ -69,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(typed)
     options.typed = shlex.join(["ddf", *typed])
     try:
-        code = int(options.run(options))
+        with needed_for(f"`ddf {options.command}`"):
+            code = int(options.run(options))
         sys.stdout.flush()
         if code == 0 or not interruption.happened():
             return code
@@ -77,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pass
     except Exception as error:
         if not interruption.happened():
+            if options.debug:
+                traceback.print_exc()
             return _failed(error, options.command)
     resumes = options.command in ("train", "reproduce")
     print("\nddf: interrupted" + ("; run the same command again to resume" if resumes else ""), file=sys.stderr)
@@ -84,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception, command: str) -> int:
-    """Print an error in one line; raise it again if it is a bug."""
+    """Print an error in one line, and return the exit code."""
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has exited
         return 0
@@ -92,14 +119,12 @@ def _failed(error: Exception, command: str) -> int:
         return _complain(str(error), 2)
     if isinstance(error, OSError):
         known = error.filename is not None and error.strerror is not None
-        return _complain(f"{error.filename}: {error.strerror}" if known else _words(error))
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return _complain(f"{error.name} is not installed: run `pip install {error.name}`")
-    if isinstance(error, DamagedArchiveError) and command != "recover" and "recover" not in str(error):
-        return _complain(f"{error}; `ddf recover` saves what is intact")
-    if isinstance(error, DdfError | ValueError | TypeError | RuntimeError | ImportError | MemoryError):
+        return _complain(f"{error.filename}: {error.strerror}" if known else _message(error))
+    if isinstance(error, DamagedArchiveError) and command != "recover":
+        return _complain(f"{error} (`ddf recover` extracts what is intact)")
+    if isinstance(error, DdfError | ValueError | MemoryError):
         return _complain(str(error) or type(error).__name__)
-    raise error
+    return _complain(f"{type(error).__name__}: {error} (pass --debug for a traceback)")
 
 
 def _complain(message: str, code: int = 1) -> int:
@@ -108,7 +133,7 @@ def _complain(message: str, code: int = 1) -> int:
     return code
 
 
-def _words(error: OSError) -> str:
+def _message(error: OSError) -> str:
     """Return the message of an error without its number."""
     return str(error.args[1] if len(error.args) > 1 else error)
 
@@ -120,27 +145,7 @@ def _version() -> str:
 
 
 def _complete(options: argparse.Namespace) -> int:
-    """Print a script that completes commands, then the options of the command, then files."""
-    parser = make_parser()
-    actions = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    cases = []
-    for name, command in actions.choices.items():
-        flags = sorted(flag for action in command._actions for flag in action.option_strings if flag.startswith("--"))
-        cases.append(f'    {name}) words="{" ".join(flags)}" ;;')
-    lines = [
-        "_ddf() {",
-        '  local words="" current="${COMP_WORDS[COMP_CWORD]}"',
-        '  if [ "$COMP_CWORD" -eq 1 ]; then',
-        f'    COMPREPLY=($(compgen -W "{" ".join(actions.choices)}" -- "$current")); return',
-        "  fi",
-        '  case "${COMP_WORDS[1]}" in',
-        *cases,
-        "  esac",
-        '  case "$current" in -*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;; esac',
-        "}",
-        "complete -o default -F _ddf ddf",
-    ]
-    if options.shell == "zsh":
-        lines.insert(0, "autoload -U +X compinit && compinit; autoload -U +X bashcompinit && bashcompinit")
-    print("\n".join(lines))
+    import shtab
+
+    print(shtab.complete(make_parser(), options.shell))
     return 0

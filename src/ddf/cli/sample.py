@@ -110,7 +110,7 @@ def _sample(options: argparse.Namespace) -> int:
     elif found.ndim == 4 and found.shape[1] == 1 and isinstance(classes, Classes):
         viz.sheet(found[:, 0], viz.colors_of(classes), options.output)
     elif found.ndim == 2 and found.shape[1] == 2:
-        viz.pair_histograms({f"{options.count} samples": torch.from_numpy(found)}, model.num_classes, options.output)
+        viz.pair_histograms({f"{options.count} samples": found}, model.num_classes, options.output)
     else:
         suffix = "csv" if isinstance(classes, Columns) else "npy"
         raise UsageError(f"samples of shape {found.shape[1:]} cannot be drawn as a picture; pass -o samples.{suffix}")

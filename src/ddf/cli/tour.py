@@ -83,7 +83,7 @@ def _eight_gaussians(target: Path) -> Rows:
         ("optimum of one denoising coupling (exact)", EightGaussians.coupling_optimum()),
         ("entropy of the data: optimum of any model (exact)", EightGaussians.entropy()),
     ]
-    samples = {"data": test[:20_000]}
+    samples = {"data": test[:20_000].numpy()}
     for kind, config in CONFIGS.items():
         flow = FLOWS[kind].build(seed=0)
         start = time.monotonic()
@@ -93,7 +93,7 @@ def _eight_gaussians(target: Path) -> Rows:
         print(f"   {NAMES[kind]}, one coupling, trained in {time.monotonic() - start:.0f} s", flush=True)
         rows.append((f"{NAMES[kind]}, one coupling (± {error:.4f})", float(bits.mean())))
         drawn = flow.sample(20_000, generator=torch.Generator().manual_seed(0), batch_size=5000)
-        samples[f"{NAMES[kind]}\n{float(bits.mean()):.3f} bits per dimension"] = drawn
+        samples[f"{NAMES[kind]}\n{float(bits.mean()):.3f} bits per dimension"] = drawn.numpy()
         flow.about = _about(NAMES[kind], f"{SAMPLES:,} points of eight Gaussians", float(bits.mean()), "dimension")
         flow.save(target / f"{kind}.safetensors")
     viz.pair_histograms(samples, EightGaussians.num_classes, target / "eight-gaussians.png")

@@ -199,8 +199,8 @@ def _pictures(row: str, results: Sequence[Result], folder: Path, data: Mapping[s
         assert run.samples is not None
         groups[f"{MODELS[model]}, {run.test_bits:.3f} bits"] = run.samples
     if ROWS[row].data == "eight-gaussians":
-        tensors = {title: torch.from_numpy(samples[: SAMPLES * 1000]) for title, samples in groups.items()}
-        pair_histograms(tensors, EightGaussians.num_classes, picture)
+        pairs = {title: samples[: SAMPLES * 1000] for title, samples in groups.items()}
+        pair_histograms(pairs, EightGaussians.num_classes, picture)
     else:
         maps = {title: samples[:SAMPLES] for title, samples in groups.items()}
         if ROWS[row].data == "mnist":

@@ -7,6 +7,7 @@ __all__ = ["PRESETS", "CausalFlow", "Explanation", "Preset", "pretrained", "trai
 
 from typing import TYPE_CHECKING, Any
 
+from ddf.extras import needed_for
 from ddf.labelmaps.model import CausalFlow, Explanation
 from ddf.labelmaps.presets import PRESETS, Preset
 from ddf.labelmaps.pretrained import pretrained
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "train":
-        from ddf.labelmaps.training import train
+        with needed_for("training"):
+            from ddf.labelmaps.training import train
 
-        return train
+            return train
     raise AttributeError(f"module 'ddf.labelmaps' has no attribute {name!r}")

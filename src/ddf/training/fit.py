@@ -24,11 +24,11 @@ from ddf.layers import Conditional
 from ddf.plain import describe, to_plain
 from ddf.training.cache import Cache, fill, take
 from ddf.training.config import PAPER, TrainingConfig
+from ddf.training.display import TrainingDisplay
 from ddf.training.joint import train_jointly
 from ddf.training.local import train_locally
 from ddf.training.loop import Session
 from ddf.training.processes import Processes
-from ddf.training.display import TrainingDisplay
 from ddf.training.run import Run
 
 

@@ -16,8 +16,8 @@ from torch.optim.swa_utils import AveragedModel
 from ddf.errors import TrainingError
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
-from ddf.training.processes import Processes
 from ddf.training.display import TrainingDisplay
+from ddf.training.processes import Processes
 from ddf.training.run import Run
 from ddf.training.steps import make_stepper
 

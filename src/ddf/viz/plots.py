@@ -1,0 +1,60 @@
+"""Histograms of pairs of symbols, and learning curves."""
+
+__all__ = ["learning_curves", "pair_histograms"]
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+
+import numpy as np
+
+from ddf.shapes import Array
+from ddf.viz.figures import new_figure, save_figure
+
+
+def pair_histograms(samples: Mapping[str, Array], num_classes: int, path: str | PathLike[str]) -> None:
+    """Draw two-dimensional histograms of pairs of symbols side by side, all on the same scale.
+
+    Arguments:
+        samples: Title → pairs (samples, 2).
+        num_classes: The number of classes K.
+        path: The PNG file to write.
+    """
+    figure = new_figure(3.4 * len(samples), 3.7)
+    cells = {title: pairs.astype(np.int64) @ (num_classes, 1) for title, pairs in samples.items()}
+    tables = {
+        title: np.bincount(cell, minlength=num_classes**2).reshape(num_classes, num_classes) / len(cell)
+        for title, cell in cells.items()
+    }
+    brightest = max(float(table.max()) for table in tables.values())
+    for axes, (title, table) in zip(figure.subplots(1, len(samples), squeeze=False)[0], tables.items(), strict=True):
+        # The square root keeps rare pairs visible.
+        axes.imshow(np.sqrt(table.T), origin="lower", cmap="magma", vmin=0, vmax=brightest**0.5)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("first symbol", fontsize=9)
+        axes.set_ylabel("second symbol", fontsize=9)
+        axes.set_xticks([0, num_classes // 2, num_classes - 1])
+        axes.set_yticks([0, num_classes // 2, num_classes - 1])
+        axes.tick_params(labelsize=8)
+    save_figure(figure, path)
+
+
+def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: str | PathLike[str]) -> None:
+    """Draw validation scores by epoch, one panel per model.
+
+    Arguments:
+        curves: Title of a panel → name of a net → its bits by epoch.
+        path: The PNG file to write.
+    """
+    lines = -(-max((len(group) for group in curves.values()), default=0) // 2)
+    figure = new_figure(4.6 * len(curves), 3.3 + 0.2 * lines)
+    styles = ("-", "--", "-.", ":")
+    for axes, (title, group) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
+        for number, (name, values) in enumerate(group.items()):
+            axes.plot(range(1, len(values) + 1), values, styles[number % 4], linewidth=1.2, label=name)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("epoch", fontsize=9)
+        axes.set_ylabel("validation bits per symbol", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
+    save_figure(figure, path)
