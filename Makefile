@@ -1,15 +1,16 @@
-# make demo     set up, and take a tour: train, score, sample, compress, look; about a minute
-# make test     set up and check everything: lint, types, doctests, tests
-# make lint     the linter and the type checker alone
-# make format   put the code into its usual form
-# make docs     the documentation, as a web site in site/
-# make bench    the benchmarks; see benchmarks/README.md
-# make clean    remove what was set up
+# make demo     install into .venv, then take a tour of about a minute: train, score, sample, compress
+# make test     install into .venv, then run the linter, the type checker and all tests
+# make lint     run only the linter and the type checker
+# make format   format the code
+# make docs     build the documentation, as a website in site/
+# make bench    run the benchmarks; see benchmarks/README.md
+# make dist     build the source distribution and the wheel, and check them
+# make clean    delete everything that the others created
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format docs bench clean
+.PHONY: demo test lint format docs bench dist clean
 
 demo: .venv/ready
 	$(BIN)/ddf demo
@@ -35,11 +36,17 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/depth.py
 	$(BIN)/python benchmarks/memory.py
 
-clean:
-	rm -rf site .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+dist: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet build twine
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
-# Made anew when what is to be installed changes.
+clean:
+	rm -rf site dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Created anew when the dependencies change.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,plot,remote,dev,docs]"
 	touch $@

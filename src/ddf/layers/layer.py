@@ -5,7 +5,8 @@ __all__ = ["Draw", "Emit", "Freezable", "Layer", "LayerSpec", "Movement", "Rearr
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,8 @@ class Freezable(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
-class Movement(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Movement:
     """What a layer does with the symbols of a sample, each identified by its place in the data.
 
     Arguments:
