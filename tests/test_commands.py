@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from ddf.archive import Archive, ArchiveWriter, FileReader
+from ddf.cli.main import make_parser
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 from ddf.labelmaps import CausalFlow, pretrained
 from ddf.models import load
@@ -119,11 +120,31 @@ print(*parser._subparsers._group_actions[0].choices)
     assert ddf("--version").startswith("ddf 0.")
 
 
-def test_completion() -> None:
-    script = ddf("completion", "bash") + '\nCOMP_WORDS=(ddf dec); COMP_CWORD=1; _ddf; echo "${COMPREPLY[@]}"'
-    script += '\nCOMP_WORDS=(ddf list --j); COMP_CWORD=2; _ddf; echo "${COMPREPLY[@]}"'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["decompress", "--json"]
+def test_completion(tmp_path: Path) -> None:
+    (tmp_path / "masks.ddf").touch()
+    script = ddf("completion", "bash")
+    for words in ("dec", "list --j", "list mas"):
+        script += f'\nCOMP_WORDS=(ddf {words}); COMP_CWORD={len(words.split())}; _shtab_ddf; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == ["decompress", "--json", "masks.ddf"]
+
+
+def test_every_option_states_its_default() -> None:
+    commands = next(action.choices for action in make_parser()._actions if action.dest == "command")
+    assert isinstance(commands, dict)
+    for name, command in commands.items():
+        for action in command._actions:
+            if action.option_strings and not action.required and action.dest != "help":
+                assert "default" in str(action.help), f"{name} {action.option_strings[0]}: {action.help}"
+
+
+def test_a_traceback_is_printed_on_request(tmp_path: Path) -> None:
+    missing = ["list", tmp_path / "missing.ddf"]
+    assert ddf(*missing, code=1).count("\n") == 1
+    done = subprocess.run([*DDF, *map(str, missing), "--debug"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert "missing.ddf" in done.stderr.splitlines()[-1]
 
 
 # ---- Archives --------------------------------------------------------------------------------------------------------
@@ -593,7 +614,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, masks: Path) -> None:
 
     ddf(*command("at once"))
     often = (
-        "import ddf.labelmaps.training as t; t._KEPT_EVERY = 0; from ddf.__main__ import main; raise SystemExit(main())"
+        "import ddf.labelmaps.busy_net as t; t._KEPT_EVERY = 0; from ddf.__main__ import main; raise SystemExit(main())"
     )
     process = start(*command("interrupted"), program=[sys.executable, "-c", often])
     while process.poll() is None and not list((tmp_path / "interrupted").glob("state-*.safetensors")):

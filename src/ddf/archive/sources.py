@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddf.errors import DamagedArchiveError
+from ddf.extras import needed_for
 
 
 class Source(ABC):
@@ -140,12 +141,9 @@ class _Url(Source):
         self._size = int(self._files.info(self._path)["size"])
 
     def _connect(self) -> None:
-        try:
+        with needed_for(self.name):
             from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise ImportError(
-                f"opening {self.name} requires fsspec: pip install 'discrete-denoising-flows[remote]'"
-            ) from error
+
         self._process = os.getpid()
         self._files, self._path = url_to_fs(self.name, **self.options)
 

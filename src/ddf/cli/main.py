@@ -24,6 +24,8 @@ _PURPOSES = {
     "Set up the shell": ("completion",),
 }
 
+_PATHS = ("ARCHIVE", "DATA", "FILE", "FOLDER", "IMAGE", "INPUT", "MODEL", "PATH", "RUN")  # metavars to complete
+
 _EXAMPLES = """\
 examples:
   ddf compress masks -o masks.ddf              compress a folder of label maps with the pretrained model
@@ -147,5 +149,11 @@ def _version() -> str:
 def _complete(options: argparse.Namespace) -> int:
     import shtab
 
-    print(shtab.complete(make_parser(), options.shell))
+    parser = make_parser()
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for command in commands.choices.values():
+        for action in command._actions:
+            if action.metavar in _PATHS:
+                action.complete = shtab.FILE
+    print(shtab.complete(parser, options.shell))
     return 0
