@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings for all tests."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def _example(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Examples in docstrings may use torch without importing it, and write files without leaving them."""
+    """Let docstring examples use torch without an import, and run them in a temporary folder."""
     if isinstance(request.node, pytest.DoctestItem):
         doctest_namespace["torch"] = torch
         monkeypatch.chdir(tmp_path)
@@ -21,7 +21,7 @@ def _example(
 
 @pytest.fixture(params=["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 def device(request: pytest.FixtureRequest) -> str:
-    """Every device there is."""
+    """Return every available device in turn."""
     return request.param
 
 
@@ -31,5 +31,5 @@ def _seed() -> None:
 
 
 def pytest_configure() -> None:
-    """Tests run in several processes at once: one thread each."""
+    """Limit each process to one thread, because tests run in parallel."""
     torch.set_num_threads(1)

@@ -1,11 +1,11 @@
-"""Archives that travel: made on one machine, read on another.
+"""Compress maps on one machine and decode them on another.
 
     python benchmarks/cross_decode.py make MAPS.npy --model MODEL --archive A.ddf [--device cuda] [--block 500]
     python benchmarks/cross_decode.py check MAPS.npy --model MODEL --archive A.ddf [--device cuda]
 
-`make` codes the maps (maps, height, width) without a look back; `check` decodes an archive from wherever it comes and
-counts the maps that are not what they were. Both print the archive's hash: archives of the same maps made anywhere are
-the same bytes.
+`make` compresses the maps (maps, height, width) without verification; `check` decodes an archive from any machine and
+counts the maps that differ from the originals. Both print the hash of the archive, which must be the same on all
+machines.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Whether a layer costs more to train the deeper it sits: 2 and 8 couplings of equal shape, one epoch each.
+"""Check that deeper layers do not cost more to train: 2 and 8 couplings of equal shape, one epoch each.
 
 python benchmarks/depth.py
 """
@@ -20,10 +20,10 @@ def main() -> None:
         flow = FlowSpec(num_classes=4, shape=(4, 8, 8), layers=tuple(layers)).build()
         fitted = fit(flow, x, config=TrainingConfig(max_epochs=3))
         steps = [part["seconds"] / part["steps"] * 1000 for part in fitted.parts]
-        pushes = [part["push_seconds"] for part in fitted.parts]
+        passes = [part["push_seconds"] for part in fitted.parts]
         print(f"{couplings} couplings")
-        print("  ms per step, validation included:", " ".join(f"{time:.2f}" for time in steps))
-        print("  seconds to push the data through: ", " ".join(f"{time:.2f}" for time in pushes))
+        print("  ms per step, including validation:", " ".join(f"{time:.2f}" for time in steps))
+        print("  seconds to pass the data through: ", " ".join(f"{time:.2f}" for time in passes))
         print(f"  last / first, per step: {steps[-1] / steps[0]:.2f}", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Draws the picture that explains the idea: `python benchmarks/draw_idea.py docs/images/idea.png`.
+"""Draw the figure that explains the idea: `python benchmarks/draw_idea.py docs/images/idea.png`.
 
-A small Discrete Denoising Flow without split priors learns drawn street scenes, and takes one apart that is new to it.
+A small Discrete Denoising Flow without split priors learns synthetic street scenes, and transforms a held-out one.
 """
 
 import argparse
@@ -19,7 +19,7 @@ HEIGHT, WIDTH = 32, 64
 
 
 def scenes(count: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Scenes (count, 1, 32, 64): every second row and column of the middle of larger ones."""
+    """Return scenes (count, 1, 32, 64): every second row and column of the center of larger ones."""
     drawn = draw_scenes(count, seed, sizes=(2 * WIDTH, 2 * WIDTH))
     return np.stack([part[HEIGHT : 3 * HEIGHT : 2, ::2] for part in drawn])[:, None]
 
@@ -27,8 +27,8 @@ def scenes(count: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uin
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path)
-    parser.add_argument("--run", type=Path, help="a directory to go on in")
-    parser.add_argument("--scene", type=int, default=9, help="which of the unseen ones")
+    parser.add_argument("--run", type=Path, help="run directory, to resume from")
+    parser.add_argument("--scene", type=int, default=9, help="index of the held-out scene")
     options = parser.parse_args()
     spec = architectures.cityscapes(split_priors=False, net=DenseNetSpec(blocks=3, hidden=64), shuffles="lattice")
     layers = (

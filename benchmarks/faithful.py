@@ -1,10 +1,10 @@
-"""Trains the faithful rows of the paper's table, several at once on one GPU, within a budget of time.
+"""Train the faithful rows of the paper's table, several at once on one GPU, within a time budget.
 
     python benchmarks/faithful.py --out runs --mnist data/mnist --cityscapes data/cityscapes_32x64.npz --seconds 560
 
-Interrupted experiments resume when the same command runs again. The folder `--out` is one that `ddf reproduce` reads.
+Interrupted experiments resume when the same command runs again. `ddf reproduce` can read the folder `--out`.
 With `--pack FOLDER`, all results and as many finished layers as fit are packed into a few tar files, from which
-`--resume` continues on another machine. The toy rows train on the CPU, where their small steps take as long.
+`--resume` continues on another machine. The toy rows train on the CPU, which is as fast for their small steps.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from ddf.experiments.results import is_finished, load_data, run_experiment
 from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, MODELS, Experiment
 from ddf.spec import FlowSpec
 
-SECONDS_TO_STOP = 30  # for the workers to save their states
+SECONDS_TO_STOP = 30  # time for the workers to save their states
 SECONDS_TO_PACK = 8
 TAR_BYTES = 15 << 20
-ROWS = (  # the longest first; the order of appendix C after those of the paper's table
+ROWS = (  # the longest first; rows in the order of appendix C follow those of the paper's table
     "mnist-split-faithful",
     "cityscapes-split-faithful",
     "mnist-faithful",
@@ -44,7 +44,7 @@ Job = tuple[str, str, int]
 
 
 def queue(seeds: int, rows: tuple[str, ...]) -> list[Job]:
-    """All experiments: the first seed of every row, then the other seeds, those in the order of appendix C last."""
+    """Return all experiments: the first seed of every row, then the other seeds, with appendix C last."""
     jobs = [(row, model, seed) for seed in range(seeds) for row in ROWS if row in rows for model in MODELS]
     return sorted(jobs, key=lambda job: (job[2] > 0 and "-a-" in job[0], job[2]))
 
@@ -71,7 +71,7 @@ def work(job: Job, options: argparse.Namespace) -> None:
 
 
 def shrunk(experiment: Experiment) -> Experiment:
-    """The same experiment with tiny nets and a few epochs."""
+    """Return the same experiment with tiny nets and a few epochs."""
     text = experiment.spec.to_json()
     for size in ('"blocks": 8', '"blocks": 15', '"hidden": 512', '"hidden": 256'):
         text = text.replace(size, '"blocks": 1' if "blocks" in size else '"hidden": 16')
@@ -80,7 +80,7 @@ def shrunk(experiment: Experiment) -> Experiment:
 
 
 def shrunk_data(data: DataSet) -> DataSet:
-    """The first samples of every split."""
+    """Return the first samples of every split."""
 
     def first(split: Data) -> Data:
         return Redrawn(split.stored[:512], split.draw) if isinstance(split, Redrawn) else split[:512]
@@ -92,7 +92,7 @@ def shrunk_data(data: DataSet) -> DataSet:
 
 
 def schedule(jobs: list[Job], options: argparse.Namespace, typed: list[str], deadline: float) -> None:
-    """Keep all workers busy until the queue is empty or the time is up, then let them save their states."""
+    """Keep all workers busy until the queue is empty or time runs out, then let them save their states."""
     slots = {"cpu": options.cpu_workers, options.device: options.workers}
     waiting = [job for job in jobs if not is_finished(EXPERIMENTS[job[0], job[1]], job[2], options.out)]
     print(f"{len(jobs) - len(waiting)} of {len(jobs)} experiments are finished", flush=True)
@@ -122,12 +122,12 @@ def start(job: Job, device: str, typed: list[str], options: argparse.Namespace) 
     """Start a worker: this script with the same options and one job."""
     threads = max(1, (os.cpu_count() or 1) // (options.workers + options.cpu_workers))
     command = [sys.executable, __file__, *typed, "--device", device, "--job", *map(str, job)]
-    # A process group of its own, so that Ctrl-C reaches the scheduler alone.
+    # A separate process group, so that Ctrl-C reaches only the scheduler.
     return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": str(threads)}, preexec_fn=os.setpgrp)
 
 
 def stop(running: list["subprocess.Popen[bytes]"]) -> None:
-    """Interrupt workers, which save their states then, and end those that take too long."""
+    """Interrupt workers so that they save their states, and kill those that take too long."""
     for process in running:
         process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + SECONDS_TO_STOP - SECONDS_TO_PACK
@@ -135,7 +135,7 @@ def stop(running: list["subprocess.Popen[bytes]"]) -> None:
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()  # the state of some seconds ago is whole
+            process.kill()  # its last saved state is complete
             process.wait()
 
 
@@ -143,13 +143,13 @@ def stop(running: list["subprocess.Popen[bytes]"]) -> None:
 
 
 def pack(out: Path, folder: Path, most: int) -> None:
-    """Pack results, and finished layers of unfinished experiments, into at most `most` tar files."""
+    """Pack results and the finished layers of unfinished experiments into at most `most` tar files."""
     tars: list[list[Path]] = [[] for _ in range(most)]
     room = [TAR_BYTES - (16 << 10)] * most  # the end of a tar is padded
     left_out = 0
     for group in groups(out):
         for path in group:
-            size = path.stat().st_size + 2048  # with its header and padding
+            size = path.stat().st_size + 2048  # including header and padding
             fits = [i for i in range(most) if size <= room[i]]
             if not fits:
                 left_out += 1
@@ -162,11 +162,11 @@ def pack(out: Path, folder: Path, most: int) -> None:
             with tarfile.open(folder / f"faithful-{i}.tar", "w") as file:
                 for path in paths:
                     file.add(path, path.relative_to(out))
-    print(f"packed {out} into {folder}; {left_out} runs are not packed in full", flush=True)
+    print(f"packed {out} into {folder}; {left_out} runs are not completely packed", flush=True)
 
 
 def groups(out: Path) -> Iterator[list[Path]]:
-    """What to pack, the most important first, in lists of files of which each needs those before it."""
+    """Yield what to pack, most important first, as lists of files in which each file needs those before it."""
     places = sorted(path for path in out.glob("*/*/seed-*"))
     finished = [place for place in places if (place / "result.json").exists()]
     yield from (
@@ -181,7 +181,7 @@ def groups(out: Path) -> Iterator[list[Path]]:
 
 
 def unpack(tars: list[Path], out: Path) -> None:
-    """Unpack what `pack` wrote, unless the folder has more already."""
+    """Unpack what `pack` wrote, unless the folder is already further ahead."""
     have = {place for place in out.glob("*/*/seed-*") if place.is_dir()}
     out.mkdir(parents=True, exist_ok=True)
     for path in tars:
@@ -192,19 +192,19 @@ def unpack(tars: list[Path], out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the runs")
-    parser.add_argument("--mnist", type=Path, help="the folder of the MNIST idx files")
-    parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz, or the folder with gtFine")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
+    parser.add_argument("--mnist", type=Path, help="folder with the MNIST idx files")
+    parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz or the folder with gtFine")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, metavar="ROW")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=560, help="time for everything (default: 560)")
-    parser.add_argument("--workers", type=int, default=5, help="experiments at once on the device (default: 5)")
-    parser.add_argument("--cpu-workers", type=int, default=2, help="toy experiments at once on the CPU (default: 2)")
+    parser.add_argument("--seconds", type=float, default=560, help="total time (default: 560)")
+    parser.add_argument("--workers", type=int, default=5, help="concurrent experiments on the device (default: 5)")
+    parser.add_argument("--cpu-workers", type=int, default=2, help="concurrent toy experiments on the CPU (default: 2)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="pack the runs into tar files in the end")
-    parser.add_argument("--tars", type=int, default=4, help="the most tar files, of 15 MiB each (default: 4)")
-    parser.add_argument("--resume", nargs="*", type=Path, default=[], metavar="TAR", help="unpack these before")
-    parser.add_argument("--tiny", action="store_true", help="tiny nets and data, to try the script")
+    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="pack the runs into tar files at the end")
+    parser.add_argument("--tars", type=int, default=4, help="maximum number of tar files of 15 MiB (default: 4)")
+    parser.add_argument("--resume", nargs="*", type=Path, default=[], metavar="TAR", help="unpack these first")
+    parser.add_argument("--tiny", action="store_true", help="use tiny nets and data, to test the script")
     parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:

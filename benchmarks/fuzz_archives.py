@@ -3,10 +3,9 @@
     python benchmarks/fuzz_archives.py [--rounds 20000] [--seed 0]
 
 Every archive is opened, read by number and by name, read from first to last, verified, recovered and decompressed into
-a folder. Nothing but an error of ddf may be raised (or an `OSError` for a name that the file system refuses), no call
-may take longer than 5 seconds, no process may grow by more than 500 MiB, and no file may appear outside of
-the folder. What is read under a number must be what was written under it, unless the mutation replaced a block and its
-checksum.
+a folder. Only errors of ddf may be raised (or an `OSError` for a name that the file system rejects), no call may take
+longer than 5 seconds, no process may grow by more than 500 MiB, and no file may appear outside the folder. Every array
+must match the original with the same number, unless the mutation replaced a block and its checksum.
 
 About half of the mutations recompute the checksums that they invalidate. A failure prints its round; the same seed and
 `--only ROUND` reproduce it.
@@ -141,7 +140,7 @@ def make(rng: Generator, codecs: list[Codec | None]) -> tuple[bytes, Codec | Non
 
 
 class Parts:
-    """An archive taken apart, so that it can be reassembled with correct checksums."""
+    """The parts of an archive, which can be reassembled with correct checksums."""
 
     def __init__(self, data: bytes) -> None:
         self.header = bytearray(data[: HEADER_SIZE - 4])
@@ -229,7 +228,7 @@ def mutate_table(rng: Generator, table: Table) -> None:
 
 
 def mutate_block(rng: Generator, parts: Parts, model: Codec | None) -> None:
-    """Replace the code of a block, with a correct checksum if it decodes to anything."""
+    """Replace the code of a block, with a correct checksum if it can be decoded."""
     groups = [record for record in parts.records if isinstance(record[1], Group) and record[1].table.sizes]
     if not groups:
         return
@@ -254,7 +253,7 @@ def mutate_block(rng: Generator, parts: Parts, model: Codec | None) -> None:
 
 
 def mutate(rng: Generator, data: bytes, model: Codec | None) -> tuple[str, bytes, bool]:
-    """Return what was done, the archive, and whether its blocks are unchanged."""
+    """Return a description of the mutation, the archive, and whether its blocks are unchanged."""
     if rng.random() < 0.45:
         return "damage", damage(rng, data), True
     parts = Parts(data)
@@ -317,7 +316,7 @@ def raw(head: Group | Index) -> bytes:
 
 
 def damage(rng: Generator, data: bytes) -> bytes:
-    """Return bytes with damage of the kind that disks, transfers and editors cause."""
+    """Return bytes with the kinds of damage that disks, transfers and editors cause."""
     size = len(data)
     first, second = sorted(int(place) for place in rng.integers(0, size + 1, 2))
     some = int(rng.integers(1, 60))
@@ -348,7 +347,7 @@ def damage(rng: Generator, data: bytes) -> bytes:
 
 
 def calls(data: bytes, model: Codec | None, folder: Path, rng: Generator) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield everything that can be done with an archive; calls that return pairs return arrays by number."""
+    """Yield all operations on an archive by name; those that return pairs return arrays by number."""
 
     def opened() -> Archive:
         return Archive(data, model, max_bytes=MAX_BYTES, threads=1)
@@ -411,7 +410,7 @@ def one_round(seed: int, i: int, codecs: list[Codec | None], folder: Path) -> st
             if strict and (want is None or want.shape != array.shape or not np.array_equal(want, array)):
                 return f"{what}: {name}: array {where} differs from the original"
     if sorted(path.name for path in folder.iterdir()) not in ([], ["out"]):
-        return f"{what}: a file appeared outside of the folder"
+        return f"{what}: a file appeared outside the folder"
     shutil.rmtree(folder / "out", ignore_errors=True)
     return None
 
@@ -438,7 +437,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="a single round")
+    parser.add_argument("--only", type=int, help="run a single round")
     options = parser.parse_args()
     first, last = (0, options.rounds) if options.only is None else (options.only, options.only + 1)
     context = multiprocessing.get_context("spawn")

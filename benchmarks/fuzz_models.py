@@ -1,9 +1,8 @@
 """Load thousands of model files with hostile contents and correct checksums, in monitored processes.
 
-Each file is a small valid model of one of the three kinds in which numbers, names, types, shapes or values are changed.
-Loading it must either work or raise a `DdfError`, and what loads must encode and decode. Any other exception, a crash,
-a call of more than 5 s, and a process that grows by more than 500 MiB are reported with the number that reproduces the
-file.
+Each file is a small valid model of one of the three types with changed numbers, names, types, shapes or values. It must
+either load or raise a `DdfError`, and models that load must encode and decode. Other exceptions, crashes, calls longer
+than 5 s, and processes that grow by more than 500 MiB are reported with the number that reproduces the file.
 
     python benchmarks/fuzz_models.py --rounds 5000
     python benchmarks/fuzz_models.py --only 1234
@@ -63,7 +62,7 @@ SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "
 
 @dataclass
 class File:
-    """A model file in parts: its header, its tensors (dtype, shape, bytes), and what is changed in its text."""
+    """A model file in parts: its header, its tensors (dtype, shape, bytes), and edits of its text."""
 
     header: dict[str, Any]
     tensors: dict[str, list[Any]]
@@ -235,7 +234,7 @@ def change_tensor(file: File, rng: random.Random) -> None:
         tensor[0] = rng.choice(DTYPES)
     elif choice == 1 and tensor[1]:
         tensor[1][rng.randrange(len(tensor[1]))] = deepcopy(rng.choice(HOSTILE))
-    elif choice == 2:  # with as many bytes as the new shape needs, if they are few
+    elif choice == 2:  # with the number of bytes that the new shape needs, if it is small
         shape = [rng.choice([0, 1, 2, 3, 4, 8, 16, 1000]) for _ in range(rng.choice([0, 1, 2, 3, 4, 33]))]
         tensor[1] = shape if rng.random() < 0.5 or not tensor[1] else [rng.choice([0, 1, 2, 8, 9]), *tensor[1][1:]]
         need = prod(tensor[1]) * SIZES.get(tensor[0], 4)
@@ -288,7 +287,7 @@ def change_all_values(file: File, rng: random.Random) -> None:
 
 
 def change_text(file: File, rng: random.Random) -> None:
-    """Change the JSON itself, which other tools could have written."""
+    """Change the JSON text, which other tools may have written."""
     digits = [str(value) for value in HOSTILE if type(value) in (int, float)] + ["1e999", "-", "[1]", '"1"', "9" * 5000]
     new = rng.choice(digits).encode()
     seed = rng.random()
@@ -318,7 +317,7 @@ MUTATIONS = [change_header, change_header, change_number, change_tensor, change_
 
 
 def hostile_file(number: int) -> bytes:
-    """Return the file with a number."""
+    """Return the file with this number."""
     rng = random.Random(number)
     file = deepcopy(rng.choice(valid()))
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
@@ -331,7 +330,7 @@ def hostile_file(number: int) -> bytes:
     return data
 
 
-# ---- What must hold --------------------------------------------------------------------------------------------------
+# ---- Checks ----------------------------------------------------------------------------------------------------------
 
 
 def check_codec(codec: IntegerFlow | CausalFlow, rng: random.Random) -> str:
@@ -350,7 +349,7 @@ def check_codec(codec: IntegerFlow | CausalFlow, rng: random.Random) -> str:
         array = np.sort(array.reshape(-1)).reshape(shape)
     code = codec.compress(array)
     if code is not None and not np.array_equal(codec.decompress(code, array.shape, array.dtype), array):
-        raise AssertionError("an array does not come back")
+        raise AssertionError("an array is not restored")
     for dtype in ("uint8", "int64"):
         with suppress(DdfError, InvalidCodeError):
             codec.decompress(rng.randbytes(rng.randrange(200)), shape, np.dtype(dtype))
@@ -358,7 +357,7 @@ def check_codec(codec: IntegerFlow | CausalFlow, rng: random.Random) -> str:
 
 
 def run_one(number: int) -> tuple[str, float]:
-    """Load the file with a number; return the outcome and the seconds that loading took."""
+    """Load the file with this number; return the outcome and the loading time in seconds."""
     data = hostile_file(number)
     begin = time.monotonic()
     try:
@@ -381,7 +380,7 @@ def grown() -> float:
 
 
 def work(numbers: range) -> None:
-    """Run some numbers and print a line for each: the outcome, the seconds, and the memory since the start."""
+    """Test these files and print a line for each: the outcome, the seconds, and the memory growth."""
     for file in valid():
         model = model_from_bytes(file.to_bytes())
         if isinstance(model, IntegerFlow | CausalFlow):
@@ -389,7 +388,7 @@ def work(numbers: range) -> None:
     begin = grown()
     for number in numbers:
         print(number, flush=True, end=" ")
-        signal.alarm(4 * SECONDS)  # which ends the process
+        signal.alarm(4 * SECONDS)  # kills the process
         try:
             outcome, seconds = run_one(number)
         except BaseException as error:
@@ -401,10 +400,10 @@ def work(numbers: range) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=1000, help="how many files")
-    parser.add_argument("--seed", type=int, default=0, help="the number of the first file")
-    parser.add_argument("--batch", type=int, default=500, help="files for each process")
-    parser.add_argument("--only", type=int, help="load this file alone, here, and show the traceback")
+    parser.add_argument("--rounds", type=int, default=1000, help="number of files")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first file")
+    parser.add_argument("--batch", type=int, default=500, help="files per process")
+    parser.add_argument("--only", type=int, help="load only this file, in this process, and show the traceback")
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Compare the speed of the label-map encoder in numba with the same loop in C, on the same maps.
+"""Compare the speed of the label-map encoder in numba with the same loop in C.
 
     python benchmarks/kernel_in_c.py MODEL MAPS.npy
 

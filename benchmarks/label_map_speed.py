@@ -1,4 +1,4 @@
-"""How the codec for label maps scales: threads, small maps, single maps.
+"""Measure how the codec for label maps scales: threads, small maps, single maps.
 
 python benchmarks/label_map_speed.py MAPS.npy [MODEL …]     maps (maps, height, width) of at least 256 × 256
 """
@@ -17,7 +17,7 @@ from ddf.labelmaps import CausalFlow, pretrained
 
 
 def seconds(call: Callable[[], Any], repeats: int = 3) -> float:
-    """Return the shortest time of some calls."""
+    """Return the shortest time of several calls."""
     best = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
@@ -27,7 +27,7 @@ def seconds(call: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def measure(name: str, model: CausalFlow, maps: np.ndarray[Any, Any], threads: int) -> None:
-    """Print the speed of encoding and decoding maps in some threads."""
+    """Print the speed of encoding and decoding maps in several threads."""
     decode = partial(model.decompress, shape=maps[0].shape, dtype=maps.dtype)
     with ThreadPoolExecutor(threads) as pool:
         codes = [code or b"" for code in pool.map(model.compress, maps)]
@@ -45,7 +45,7 @@ def main() -> None:
     for path in sys.argv[2:] or [""]:
         model = CausalFlow.from_bytes(Path(path).read_bytes()) if path else pretrained()
         print(path or "the pretrained model")
-        for name, some in (("as they are", maps), ("256 × 256", squares)):
+        for name, some in (("original size", maps), ("256 × 256", squares)):
             for threads in (1, 2):
                 measure(f"{name}, {threads} threads", model, some, threads)
         code = model.compress(tiny)

@@ -110,11 +110,11 @@ def main() -> None:
     options = parser.parse_args()
     maps = read(options.maps)
     pixels = sum(one.size for one in maps)
-    print(f"{len(maps)} maps, {pixels} pixels; bits per pixel of real bytes, Mpixel/s of one thread\n")
+    print(f"{len(maps)} maps, {pixels} pixels; bits per pixel of the actual bytes, Mpixel/s with one thread\n")
     print("| codec | bits per pixel | encode | decode |\n|---|---|---|---|")
     for path in (*options.model, None):
         model = CausalFlow.from_bytes(Path(path).read_bytes()) if path else pretrained()
-        name = f"ddf, {Path(path).stem}" if path else "ddf, the model that ships"
+        name = f"ddf, {Path(path).stem}" if path else "ddf, pretrained model"
         timed(name, maps, partial(encoded, model), partial(decoded, model))
         buffer = io.BytesIO()
         with ArchiveWriter(buffer, model, verify=False) as archive:

@@ -1,4 +1,4 @@
-"""Training on data that is larger than the memory it may take: peak memory against the cap (Linux).
+"""Train on data larger than the memory cap, and compare peak memory with the cap (Linux).
 
 python benchmarks/memory.py
 """
@@ -16,7 +16,7 @@ SAMPLES, DIMENSIONS, CAP = 500_000, 2048, 256 << 20
 
 
 def status(key: str) -> int:
-    """A line of /proc/self/status, in MiB."""
+    """Return a value of /proc/self/status, in MiB."""
     match = re.search(rf"{key}:\s+(\d+)", Path("/proc/self/status").read_text())
     assert match is not None
     return int(match[1]) // 1024
@@ -34,7 +34,7 @@ def main() -> None:
         flow = FlowSpec(num_classes=4, shape=(DIMENSIONS,), layers=layers).build()
         small = np.zeros((512, DIMENSIONS), dtype=np.uint8)
         config = TrainingConfig(batch_size=512, max_epochs=1, memory_cap=CAP, validation_fraction=0.02)
-        fit(FlowSpec(4, (DIMENSIONS,), layers).build(), small, config=config, device="cpu")  # what nets and torch take
+        fit(FlowSpec(4, (DIMENSIONS,), layers).build(), small, config=config, device="cpu")  # memory of nets and torch
         Path("/proc/self/clear_refs").write_text("5")
         before = status("VmRSS")
         mapped = np.memmap(Path(folder) / "data", dtype=np.uint8, mode="r", shape=(SAMPLES, DIMENSIONS))

@@ -1,10 +1,10 @@
-"""The paper's flows as codecs: what integer arithmetic and real bytes cost over the float flow's bits per dimension.
+"""Measure the paper's flows as codecs: the cost of integer arithmetic and of actual bytes over the float flow.
 
     python benchmarks/paper_flows.py mnist-split --mnist FOLDER --runs RUNS --device cuda
     python benchmarks/paper_flows.py cityscapes-split --cityscapes FILE --runs RUNS --device cuda
 
-Trains the row's denoising flow with seed 0 if RUNS does not hold it yet, exports it, codes the whole test set in blocks
-and one by one, and decodes it again on the device and on the CPU.
+Trains the row's denoising flow with seed 0 unless RUNS contains it, exports it, compresses the complete test set in
+blocks and one by one, and decodes it on the device and on the CPU.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main() -> None:
         real = 8 * len(made) / maps.size
         print(
             f"{'in blocks' if block > 1 else 'one by one'}: integer flow {integer:.5f} ({integer / bits - 1:+.2%}), "
-            f"real bytes {real:.5f} ({real / bits - 1:+.2%}), {seconds:.0f} s"
+            f"actual bytes {real:.5f} ({real / bits - 1:+.2%}), {seconds:.0f} s"
         )
         (place / f"test-{block}.ddf").write_bytes(made)
         for device in [options.device, *(["cpu"] if options.cpu else [])]:

@@ -1,7 +1,7 @@
-"""How fast `rank` and `unrank` are, against the straightforward way, and how much memory they take beside it.
+"""Compare the speed and memory of `rank` and `unrank` with the straightforward method.
 
 python benchmarks/permutation.py            # the sizes of the table in benchmarks/README.md
-python benchmarks/permutation.py --quick    # a hundredth of them
+python benchmarks/permutation.py --quick    # a hundredth of the symbols
 """
 
 import argparse
@@ -16,7 +16,7 @@ from torch import Tensor
 import ddf
 
 CASES = (
-    # classes, top, symbols, symbols for the straightforward way, whose time is then scaled up
+    # classes, top, symbols, symbols for the straightforward method, whose time is scaled up
     (2, 2, 10**7, 10**7),
     (8, 4, 10**7, 10**7),
     (91, 91, 10**7, 10**5),
@@ -26,7 +26,7 @@ CASES = (
 
 
 def straightforward_argsort_top(theta: Tensor, top: int) -> Tensor:
-    """`top` times: the largest entry not yet sorted is found and swapped to the front, by arg-max and scatter."""
+    """Swap the largest unsorted entry to the front `top` times, by argmax and scatter."""
     order = torch.arange(theta.shape[1]).expand_as(theta).contiguous()
     theta = theta.clone()
     for i in range(top):
@@ -49,7 +49,7 @@ def straightforward_unrank(z: Tensor, theta: Tensor, top: int) -> Tensor:
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The best of a few runs."""
+    """Return the shortest time of several runs."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -78,7 +78,7 @@ def compare(classes: int, top: int, n: int, n_straightforward: int) -> None:
 
 
 def extra_memory(classes: int, top: int, n: int) -> str:
-    """How far memory rises while `unrank` works, in a process of its own (Linux): its result included."""
+    """Return the peak extra memory of `unrank`, including its result, in a separate process (Linux)."""
     program = (
         "import re, torch, ddf; from pathlib import Path;"
         "status = lambda key: int(re.search(key + r':\\s+(\\d+)', Path('/proc/self/status').read_text())[1]);"
@@ -92,13 +92,13 @@ def extra_memory(classes: int, top: int, n: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the symbols")
+    parser.add_argument("--quick", action="store_true", help="use a hundredth of the symbols")
     scale = 100 if parser.parse_args().quick else 1
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32 predictions, best of 4 runs")
     print("   K  top   symbols  dtype      of  straightforward    ddf   faster")
     for classes, top, n, n_straightforward in CASES:
         compare(classes, top, n // scale, min(n // scale, n_straightforward))
-    print("\nextra memory of unrank, its result included")
+    print("\nextra memory of unrank, including its result")
     for classes, top, n, _ in CASES:
         n //= scale
         print(

@@ -1,8 +1,8 @@
-"""Validation bits of one coupling: ddf's loop against a plain one, on binary MNIST.
+"""Compare the validation bits of one coupling in ddf's loop and in a plain one, on binary MNIST.
 
     python benchmarks/plain_loop.py train-images-idx3-ubyte.gz --epochs 4 --seeds 3
 
-Both train the paper's first coupling on the first 50,000 images and validate on one binarisation of the last 10,000.
+Both train the paper's first coupling on the first 50,000 images and validate on one binarization of the last 10,000.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from ddf import DenoisingCoupling, Flow, TrainingConfig, architectures, fit
 from ddf.data import Redrawn
 
 
-def binarize(grey: Tensor, generator: torch.Generator) -> Tensor:
-    return (torch.rand(grey.shape, generator=generator, device=grey.device) < grey / 255).to(torch.uint8)
+def binarize(gray: Tensor, generator: torch.Generator) -> Tensor:
+    return (torch.rand(gray.shape, generator=generator, device=gray.device) < gray / 255).to(torch.uint8)
 
 
-def plain(grey: Tensor, validation: Tensor, seed: int, epochs: int, device: torch.device) -> float:
-    """What one writes first: float32, no graph, Adam as it comes, fresh noise in every batch."""
+def plain(gray: Tensor, validation: Tensor, seed: int, epochs: int, device: torch.device) -> float:
+    """Train with a plain loop: float32, eager, default Adam, new noise in every batch."""
     squeeze, shuffle, coupling = build(seed).to(device).layer_list()
     assert isinstance(coupling, DenoisingCoupling)
     adam = torch.optim.Adam(coupling.net.parameters(), lr=1e-3)
@@ -37,9 +37,9 @@ def plain(grey: Tensor, validation: Tensor, seed: int, epochs: int, device: torc
 
     best = np.inf
     for _ in range(epochs):
-        for index in torch.randperm(len(grey), generator=generator, device=device)[: len(grey) // 64 * 64].split(64):
+        for index in torch.randperm(len(gray), generator=generator, device=device)[: len(gray) // 64 * 64].split(64):
             adam.zero_grad()
-            loss(binarize(grey[index], generator)).backward()
+            loss(binarize(gray[index], generator)).backward()
             adam.step()
         with torch.no_grad():
             best = min(best, float(torch.stack([loss(batch) for batch in validation.split(500)]).mean()))
@@ -59,17 +59,17 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pixels = np.frombuffer(gzip.decompress(options.images.read_bytes()), dtype=np.uint8, offset=16)
-    grey = torch.from_numpy(pixels.copy()).view(-1, 1, 28, 28)
-    validation = binarize(grey[-10_000:], torch.Generator().manual_seed(0))
+    gray = torch.from_numpy(pixels.copy()).view(-1, 1, 28, 28)
+    validation = binarize(gray[-10_000:], torch.Generator().manual_seed(0))
     for seed in range(options.seeds):
         for way in ("plain", "ddf bfloat16", "ddf float32"):
             start = time.perf_counter()
             if way == "plain":
-                bits = plain(grey[:-10_000].to(device), validation.to(device), seed, options.epochs, device)
+                bits = plain(gray[:-10_000].to(device), validation.to(device), seed, options.epochs, device)
             else:
                 precision = way.split()[1]
                 config = TrainingConfig(max_epochs=options.epochs, draws=4, seed=seed, precision=precision)
-                fitted = fit(build(seed), Redrawn(grey[:-10_000], binarize), validation, config)
+                fitted = fit(build(seed), Redrawn(gray[:-10_000], binarize), validation, config)
                 bits = fitted.parts[0]["validation_bits"]
             print(f"seed {seed}, {way}: {bits:.4f} bits per predicted symbol, {time.perf_counter() - start:.0f} s")
 

@@ -1,11 +1,11 @@
-"""Milliseconds per training step of the paper's couplings: ddf's loop against a plain one.
+"""Time the training steps of the paper's couplings in ddf's loop and in a plain one.
 
-    python benchmarks/training_steps.py                           # both data sets of the paper, on the device there is
-    python benchmarks/training_steps.py mnist --batch 64 512      # what larger batches give
-    python benchmarks/training_steps.py --split-priors            # the flows with split priors, whose nets count too
+    python benchmarks/training_steps.py                         # both data sets, on the default device
+    python benchmarks/training_steps.py mnist --batch 64 512      # with larger batches
+    python benchmarks/training_steps.py --split-priors            # flows with split priors, including their nets
     python benchmarks/training_steps.py --small                   # small nets, for a CPU
 
-Times do not depend on what the symbols are, so these are random.
+The symbols are random, because they do not affect the times.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def architecture(data: str, split_priors: bool, small: bool) -> FlowSpec:
 
 
 def milliseconds(step: Callable[[int], None], device: torch.device, steps: int) -> float:
-    """The mean of `steps` steps, after a few that do not count."""
+    """Return the mean time of `steps` steps, after a warm-up."""
     for i in range(10 if device.type == "cuda" else 2):
         step(i)
     if device.type == "cuda":
@@ -57,7 +57,7 @@ def ours(layer: Conditional, rows: Cache, batch: int, precision: str) -> Callabl
 
 
 def plain(layer: Conditional, rows: Cache, batch: int) -> Callable[[int], None]:
-    """What one writes first: float32, no graph, Adam as it comes."""
+    """Return a step of a plain loop: float32, eager, default Adam."""
     adam = torch.optim.Adam(layer.net.parameters(), lr=1e-3)
 
     def step(i: int) -> None:
@@ -74,9 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="*", default=["mnist", "cityscapes"], help="mnist, cityscapes, or both")
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
-    parser.add_argument("--steps", type=int, default=None, help="steps to time; 100 on a GPU, 5 on a CPU")
-    parser.add_argument("--split-priors", action="store_true", help="the flows with split priors")
-    parser.add_argument("--small", action="store_true", help="nets of 4 blocks and 64 hidden planes")
+    parser.add_argument("--steps", type=int, default=None, help="steps to time (default: 100 on a GPU, 5 on a CPU)")
+    parser.add_argument("--split-priors", action="store_true", help="use the flows with split priors")
+    parser.add_argument("--small", action="store_true", help="use nets of 4 blocks and 64 hidden planes")
     parser.add_argument("--precision", default="auto", help="bfloat16, float32 or auto")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

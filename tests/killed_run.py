@@ -1,6 +1,6 @@
-"""Trains in child processes that are killed at random moments, ten times, and prints what came of it.
+"""Train in child processes that are killed ten times at random moments.
 
-Prints the number of kills, the bits of the run that was killed, and those of one that was not.
+Prints the number of kills, the bits of the killed run, and the bits of an uninterrupted run.
 """
 
 import os

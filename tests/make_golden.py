@@ -1,6 +1,6 @@
-"""Makes golden archives that do not exist yet: `python -m tests.make_golden`.
+"""Create missing golden archives: `python -m tests.make_golden`.
 
-Existing ones are never replaced: a change that can no longer read them must not pass.
+Existing archives are never replaced, so a change that can no longer read them fails the tests.
 """
 
 import numpy as np
@@ -36,11 +36,11 @@ def integer_flows() -> None:
 
 def label_maps() -> None:
     if (GOLDEN / "labels-known-4.ddf").exists() and (GOLDEN / "labels-any-4.ddf").exists():
-        return  # saves the training
+        return  # skip the training
     small = (24, 30)
     drawn, scenes = draw_maps(40, seed=1, sizes=(48, 64)), draw_scenes(20, seed=1, sizes=(48, 64))
     preset = Preset(pixels=12, hidden=(16, 8), steps=200)
-    values = Classes((7, 0, 255, -1, 300))  # in no order, and not all in every dtype
+    values = Classes((7, 0, 255, -1, 300))  # unsorted, and not all fit every dtype
     scenes = [values.to_values(scene) for scene in scenes]
     write("labels-any", train(drawn, preset, progress=False), varied_maps(draw_maps(9, seed=2, sizes=small)) | OTHERS)
     held_out = [values.to_values(scene) for scene in draw_scenes(9, seed=2, sizes=small)]
@@ -52,7 +52,7 @@ def label_maps() -> None:
 
 
 def varied_maps(maps: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """Label maps of all dtypes and of shapes and labels that need care."""
+    """Return label maps of all dtypes, with unusual shapes and labels."""
     rows, columns = np.indices((24, 30))
     ids = np.unique(rows // 2 * 15 + columns // 2, return_inverse=True)[1].reshape(24, 30)
     wide = np.array([-(2**63), -70_000, -1, 0, 2**63 - 1])

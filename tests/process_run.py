@@ -1,4 +1,4 @@
-"""Trains a small flow, alone or with others under torchrun, and writes its bits on unseen data."""
+"""Train a small flow, alone or under torchrun, and write its bits on held-out data."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.test_training import FAST, SMALL, draw, expected_bits, joint_distribu
 def main(run: Path) -> None:
     torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
-    flow = SMALL.build(seed=rank)  # those of the first process count
+    flow = SMALL.build(seed=rank)  # all processes use the weights of the first
     fit(flow, draw(joint_distribution(), 10_000, seed=1), config=FAST, device="cpu", run=run)
     (run / f"test-{rank}.json").write_text(json.dumps(expected_bits(flow, joint_distribution())))
     flow.save(run / f"flow-{rank}.safetensors")

@@ -1,6 +1,6 @@
-"""A second decoder of ddf archives, from docs/format.md, in plain NumPy: without torch, numba, constriction and ddf.
+"""A second decoder of ddf archives, from docs/format.md, in plain NumPy: without torch, numba, constriction or ddf.
 
-It is slow and it is meant to be read. `decode(archive, model)` returns the arrays of an archive with their names.
+It is slow and meant to be read. `decode(archive, model)` returns the arrays of an archive and their names.
 Label maps are decoded in `reference_labelmaps`.
 """
 
@@ -71,7 +71,7 @@ def record(archive: bytes, position: int) -> Record:
 
 
 def decode(archive: bytes, model: bytes | None = None) -> list[tuple[str, Array]]:
-    """The arrays of an archive, read from front to back without its index."""
+    """Return the arrays of an archive, read from front to back without its index."""
     assert archive[:4] == b"\x89DDF"
     assert archive[4] == 1
     assert zlib.crc32(archive[:22]) == int.from_bytes(archive[22:26], "little")
@@ -105,7 +105,7 @@ def unsqueezed(data: bytes) -> bytes:
 
 
 def check_index(head: bytes, groups: list[tuple[int, list[Block]]]) -> None:
-    """Check that the index lists what is in the groups, with each kind once."""
+    """Check that the index matches the groups and lists each kind once."""
     plain = unsqueezed(head[4:])
     count, position = varint(plain, 0)
     pairs, position = column(plain, position, 2 * count)
@@ -163,7 +163,7 @@ def read_names(data: bytes, position: int, count: int) -> tuple[list[str], int]:
 def group(
     blocks: list[Block], data: bytes, net: "IntegerFlow | LabelMaps | None", before: int
 ) -> list[tuple[str, Array]]:
-    """The arrays of the blocks of a group."""
+    """Return the arrays of the blocks of a group."""
     out: list[tuple[str, Array]] = []
     position = 0
     for kind, size, names, _ in blocks:
@@ -179,7 +179,7 @@ def group(
 
 
 def block(kind: bytes, payload: bytes, count: int, net: "IntegerFlow | LabelMaps | None") -> Array:
-    """All arrays of a block, (count, *shape)."""
+    """Return all arrays of a block, (count, *shape)."""
     flags, dtype, dimensions = kind[0], DTYPES[kind[1]], kind[2]
     sizes, end = column(kind, 3, dimensions)
     shape = (count, *sizes)
@@ -243,7 +243,7 @@ class RangeDecoder:
 
 
 def frequencies(logits: Array) -> Array:
-    """(…, K) logits in 1/256 bit → (…, K) frequencies that add up to 65536."""
+    """Return (…, K) frequencies that add up to 65536, for (…, K) logits in units of 1/256 bit."""
     k = logits.shape[-1]
     behind = np.minimum(logits.max(axis=-1, keepdims=True) - logits, 24 * 256 - 1)
     weights = np.array(POWERS)[behind % 256] >> (behind // 256)
@@ -275,7 +275,7 @@ class IntegerFlow:
         self.values = np.array(header["classes"]["values"])
 
     def decode(self, payload: bytes, shape: tuple[int, ...], dtype: str) -> Array:
-        """All arrays of a block, (count, *shape of an array)."""
+        """Return all arrays of a block, (count, *shape of an array)."""
         own = len(self.shape)
         sample = shape[-own:] if len(shape) >= own and self.fits(shape[-own:]) else (1, *shape[-2:])
         coder = RangeDecoder(payload)
@@ -287,10 +287,10 @@ class IntegerFlow:
         return self.values[symbols].reshape(shape).astype(dtype)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        return all(want in (None, have) for have, want in zip(shape, self.shape, strict=True))
+        return all(expected in (None, size) for size, expected in zip(shape, self.shape, strict=True))
 
     def inverse(self, coder: RangeDecoder, shape: tuple[int, ...]) -> Array:
-        left = shape[1:]  # of a sample, in the base
+        left = shape[1:]  # the shape of a sample that reaches the base
         coded: dict[int, int] = {}  # the channels that each split prior codes
         for number, layer in enumerate(self.layers):
             if layer["kind"] == "Squeeze":
@@ -324,7 +324,7 @@ class IntegerFlow:
         return z
 
     def logits(self, name: str, net: dict[str, Any], given: Array, channels: int) -> Array:
-        """(batch, channels, *spatial, K) from symbols (batch, channels, *spatial)."""
+        """Return logits (batch, channels, *spatial, K) for symbols (batch, channels, *spatial)."""
         planes = (given[:, None] == np.arange(self.k).reshape(-1, *[1] * (given.ndim - 1))).astype(np.int64)
         x = planes.reshape(len(given), -1, *given.shape[2:])
         x = np.moveaxis(x, 1, -1)
@@ -344,7 +344,7 @@ class IntegerFlow:
         return np.moveaxis(x, -1, 1)
 
     def affine(self, name: str, x: Array, input_bits: int, reads_out: bool) -> Array:
-        """(…, in) → (…, out), in integers; with (out, in, rows, columns) weights, over (batch, height, width, in)."""
+        """Map (…, in) to (…, out) in integers; weights (out, in, rows, columns) convolve (batch, height, width, in)."""
         weight, bias, shift = (self.tensors[f"{name}.{part}"] for part in ("weight", "bias", "shift"))
         if weight.ndim == 2:
             sums = x @ weight.T
@@ -362,7 +362,7 @@ class IntegerFlow:
 
 
 def unrank(ranks: Array, logits: Array, top: int) -> Array:
-    """The classes at these ranks: the first `top` by their logits, then the others as the swaps leave them."""
+    """Return the classes at these ranks: first the `top` classes by logit, then the rest in the order left by swaps."""
     k = logits.shape[-1]
     out = np.empty_like(ranks)
     for place in np.ndindex(ranks.shape):

@@ -1,4 +1,4 @@
-"""The part of the reference decoder that decodes label maps, from the section "Label maps" of docs/format.md."""
+"""The reference decoder for label maps, from the section "Label maps" of docs/format.md."""
 
 import math
 from typing import Any
@@ -8,9 +8,9 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 ONE = 1 << 22
-HALF = ONE // 2 << 10  # a counter of probability 1/2 that has seen nothing
+HALF = ONE // 2 << 10  # the initial counter: probability 1/2
 WORD = (1 << 64) - 1
-PAD = 16  # more repeated pixels than any rule looks at
+PAD = 16  # more repeated edge pixels than any rule reads
 
 NET_BINS = [*range(2, 14), 16, 20, 28, 44, 76, 160, 255]
 FINE_BINS = [*range(2, 17), 20, 24, 32, 48, 64, 128, 255]
@@ -89,7 +89,7 @@ class Decoder:
 
 
 class Row:
-    """A row with its edges repeated, and the runs that end in its pixels."""
+    """A row with repeated edges, and the runs that end in its pixels."""
 
     def __init__(self, pixels: list[int], above: "Row | None") -> None:
         self.pixels = [pixels[0]] * PAD + pixels + [pixels[-1]] * PAD
@@ -126,7 +126,7 @@ class LabelMaps:
         self.own: list[int] | None = None if header["classes"] is None else header["classes"]["values"]
         near = [(y * y + x * x, y == 0, y, x) for y in range(-15, 1) for x in range(-15, 16) if y < 0 or x < 0]
         self.offsets = [(y, x) for _, _, y, x in sorted(near)[: len(tensors["pixels"])]]
-        self.ranks: list[int] = []  # of all pixels that were decoded, for tests
+        self.ranks: list[int] = []  # of all decoded pixels, for tests
 
     def decode(self, payload: bytes, shape: tuple[int, ...], dtype: str) -> Array:
         coder = Decoder(payload)
@@ -156,7 +156,7 @@ class LabelMaps:
 
 
 class ArrayDecoder:
-    """Decodes the maps of one array: what adapts carries over from one to the next."""
+    """Decode the maps of one array; adaptive state carries over from each map to the next."""
 
     def __init__(self, model: LabelMaps, coder: Decoder, labels: list[int], known: bool, pixels: int) -> None:
         t = model.t
@@ -188,7 +188,7 @@ class ArrayDecoder:
         return out
 
     def pixel(self, row: list[int], above: list[Row], run: int, row_bin: int) -> tuple[int, int]:
-        """The next pixel of a row, and its rank."""
+        """Return the next pixel of a row, and its rank."""
         x, c = len(row), row[-1]
         first, second = above[0], above[1]
         runs = [first.right[x], first.left[x], first.up[x], first.up_left[x - 1], first.up_right[x + 1]]

@@ -1,4 +1,4 @@
-"""The conditional permutation as its definition reads: one row at a time, in plain Python."""
+"""The conditional permutation exactly as defined: one row at a time, in plain Python."""
 
 
 def slow_argsort_top(theta: list[float], top: int) -> list[int]:

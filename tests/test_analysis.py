@@ -1,4 +1,4 @@
-"""Where the bits go, and what samples become on the way."""
+"""Where the bits go, and the intermediate states of samples."""
 
 import numpy as np
 import pytest
@@ -15,30 +15,30 @@ def samples(shape: tuple[int, ...], k: int, count: int = 5) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if "shuffle" not in name])
-def test_the_bits_of_all_symbols_are_those_of_the_sample(name: str, device: str) -> None:
+def test_the_bits_of_all_symbols_add_up_to_those_of_the_sample(name: str, device: str) -> None:
     flow = layer_flow(name, 3).to(device)
     x = samples(flow.shape, 3)
     found = bits_of(flow, x)
-    want = flow.bits_per_dim(torch.from_numpy(x).to(device)).cpu().numpy() * x[0].size
+    expected = flow.bits_per_dim(torch.from_numpy(x).to(device)).cpu().numpy() * x[0].size
     assert found.by_symbol.shape == x.shape
-    np.testing.assert_allclose(found.by_symbol.reshape(5, -1).sum(axis=1), want, rtol=1e-5)
-    assert sum(bits for _, bits in found.by_layer) == pytest.approx(want.sum(), rel=1e-5)
+    np.testing.assert_allclose(found.by_symbol.reshape(5, -1).sum(axis=1), expected, rtol=1e-5)
+    assert sum(bits for _, bits in found.by_layer) == pytest.approx(expected.sum(), rel=1e-5)
     counts, bits = found.by_class(x, 3)
     assert counts.tolist() == [(x == symbol).sum() for symbol in range(3)]
-    assert bits.sum() == pytest.approx(want.sum(), rel=1e-5)
+    assert bits.sum() == pytest.approx(expected.sum(), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", INTEGER_FLOWS)
-def test_the_same_of_integer_flows(name: str, device: str) -> None:
+def test_the_bits_of_integer_flows_add_up_too(name: str, device: str) -> None:
     make, shape = INTEGER_FLOWS[name]
     model = make().to(device)
     x = samples(shape if len(shape) == 1 else (1, *shape), model.num_classes)
-    want = model.bits_per_dim(torch.from_numpy(x)).cpu().numpy() * x[0].size
-    np.testing.assert_allclose(bits_of(model, x).by_symbol.reshape(5, -1).sum(axis=1), want)
+    expected = model.bits_per_dim(torch.from_numpy(x)).cpu().numpy() * x[0].size
+    np.testing.assert_allclose(bits_of(model, x).by_symbol.reshape(5, -1).sum(axis=1), expected)
 
 
 @pytest.mark.parametrize("kind", [DenoisingCoupling, ModularCoupling])
-def test_what_a_coupling_changes(kind: type, device: str) -> None:
+def test_states_show_what_a_coupling_changes(kind: type, device: str) -> None:
     split = ChannelSplit(1)
     coupling = (
         DenoisingCoupling(dense(3, 1, 3), top=3, partition=split)
@@ -53,14 +53,14 @@ def test_what_a_coupling_changes(kind: type, device: str) -> None:
     assert np.array_equal(data.symbols, x[0])
     assert not data.changed.any()
     given = np.zeros((4, 6), dtype=bool)
-    given[::2, ::2] = True  # the first of the four channels
+    given[::2, ::2] = True  # the first of four channels
     assert np.array_equal(after.changed, ~given)
     assert np.array_equal(after.symbols[given], x[0][given])
     z = flow.encode(torch.from_numpy(x[None]).to(device)).parts[-1].cpu()
     assert np.array_equal(after.symbols, Squeeze().restore(z)[0, 0].numpy())
 
 
-def test_what_a_split_prior_leaves() -> None:
+def test_states_show_what_a_split_prior_keeps() -> None:
     make, shape = INTEGER_FLOWS["couplings"]
     model = make()
     states = states_of(model, samples((1, *shape), 3)[0])
@@ -70,12 +70,12 @@ def test_what_a_split_prior_leaves() -> None:
         assert state.changed.shape == state.symbols.shape
 
 
-def test_symbols_of_another_shape_are_refused() -> None:
+def test_symbols_of_another_shape_are_rejected() -> None:
     import ddf
 
     make, shape = INTEGER_FLOWS["any-size"]
     model, x = make(), np.zeros((2, 1, *shape), dtype=np.int64)
-    assert len(ddf.analysis.states_of(model, x[0])) > 1  # `import ddf` is all it takes
+    assert len(ddf.analysis.states_of(model, x[0])) > 1  # `import ddf` is enough
     for wrong in (x[0], x[0, 0], np.zeros((2, 2, *shape), dtype=np.int64)):
         with pytest.raises(ValueError, match=r"pass samples of shape \(samples, 1, any, any\), not an array"):
             bits_of(model, wrong)

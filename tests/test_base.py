@@ -1,4 +1,4 @@
-"""The base distribution counts."""
+"""The base distribution is fitted by counting."""
 
 import pytest
 import torch
@@ -25,12 +25,12 @@ def test_fit_shares_over_space() -> None:
 
 def test_fit_adds_up_batches() -> None:
     z = torch.randint(3, (500, 4), dtype=torch.uint8)
-    whole = FactorizedCategorical(3, (4,)).fit(z)
+    at_once = FactorizedCategorical(3, (4,)).fit(z)
     batches = FactorizedCategorical(3, (4,)).fit(iter(z.split(77)))
-    assert torch.equal(whole.logits, batches.logits)
+    assert torch.equal(at_once.logits, batches.logits)
 
 
-def test_fit_is_the_maximum_of_the_likelihood() -> None:
+def test_fit_maximizes_the_likelihood() -> None:
     z = torch.randint(3, (300, 2)) * torch.randint(2, (300, 2))
     base = FactorizedCategorical(3, (2,)).fit(z, smoothing=1e-9)
 
@@ -42,7 +42,7 @@ def test_fit_is_the_maximum_of_the_likelihood() -> None:
         assert nats(base.logits.detach() + 0.1 * torch.randn(3, 2)) > best
 
 
-def test_symbols_never_seen_can_be_coded() -> None:
+def test_unseen_symbols_can_be_coded() -> None:
     base = FactorizedCategorical(91, (2,)).fit(torch.zeros(10**5, 2, dtype=torch.uint8))
     assert base.logits.isfinite().all()
     assert base.logits.softmax(0).min() > 0
@@ -82,6 +82,6 @@ def test_logits_can_be_trained() -> None:
         ),
     ],
 )
-def test_impossible_bases_are_refused(make: object, message: str) -> None:
+def test_impossible_bases_are_rejected(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""A file holds the whole flow, or is refused."""
+"""A file contains the complete flow, or is rejected."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_comes_back(name: str, path: Path) -> None:
+def test_every_layer_survives_saving(name: str, path: Path) -> None:
     flow = layer_flow(name, 8)
     flow.save(path)
     again = ddf.load(path)
@@ -55,9 +55,9 @@ def test_every_layer_comes_back(name: str, path: Path) -> None:
     assert torch.equal(again.log_prob(x), flow.log_prob(x))
 
 
-def test_a_new_process_encodes_the_same(tmp_path: Path) -> None:
+def test_a_loaded_flow_encodes_the_same_in_another_process(tmp_path: Path) -> None:
     flow = randomize(architectures.binary_mnist(split_priors=False, net=spec.DenseNetSpec(2, 16)).build())
-    with torch.no_grad():  # a shuffle that no seed gives
+    with torch.no_grad():  # a shuffle that no seed produces
         for layer in flow.layers:
             if isinstance(layer, ddf.Shuffle):
                 layer.order.copy_(torch.arange(layer.channels).roll(1))
@@ -74,7 +74,7 @@ def test_a_new_process_encodes_the_same(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "p.npy"), flow.log_prob(x).detach().numpy())
 
 
-def test_what_is_trained_stays_so(flow: ddf.Flow, path: Path) -> None:
+def test_frozen_parts_stay_frozen(flow: ddf.Flow, path: Path) -> None:
     flow.base.freeze()
     flow.save(path)
     assert [part.frozen for part in ddf.load(path).parts()] == [False, False, True, False, True]
@@ -87,7 +87,7 @@ def test_equal_flows_give_equal_files(flow: ddf.Flow, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dtype_of_the_weights_comes_back(flow: ddf.Flow, path: Path, dtype: torch.dtype) -> None:
+def test_the_dtype_of_the_weights_is_kept(flow: ddf.Flow, path: Path, dtype: torch.dtype) -> None:
     flow.to(dtype).save(path)
     again = ddf.load(path)
     assert again.base.logits.dtype == dtype
@@ -104,18 +104,18 @@ def test_shared_nets_are_saved(path: Path) -> None:
     assert torch.equal(ddf.load(path).encode(x).parts[0], flow.encode(x).parts[0])
 
 
-def test_a_device_that_is_not_there_is_not_blamed_on_the_file(flow: ddf.Flow, path: Path) -> None:
+def test_an_unavailable_device_is_not_reported_as_damage(flow: ddf.Flow, path: Path) -> None:
     flow.save(path)
     with pytest.raises(RuntimeError, match="nowhere"):
         ddf.load(path, "nowhere")
 
 
-def test_a_folder_is_no_flow(tmp_path: Path) -> None:
+def test_a_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match="is a folder, not a model file"):
         ddf.load(tmp_path)
 
 
-def test_links_and_long_names_are_written_to(flow: ddf.Flow, tmp_path: Path) -> None:
+def test_links_and_long_names_are_supported(flow: ddf.Flow, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / ("x" * 250))
     flow.save(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
@@ -129,29 +129,29 @@ def test_saving_replaces_an_older_file(flow: ddf.Flow, path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_every_truncation_is_refused(flow: ddf.Flow, path: Path) -> None:
+def test_every_truncation_is_detected(flow: ddf.Flow, path: Path) -> None:
     flow.save(path)
-    whole = path.read_bytes()
-    for length in [0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1]:
-        path.write_bytes(whole[:length])
+    complete = path.read_bytes()
+    for length in [0, 1, 7, 8, 9, 100, len(complete) // 2, len(complete) - 1]:
+        path.write_bytes(complete[:length])
         with pytest.raises(DamagedFileError, match="not a complete safetensors file"):
             ddf.load(path)
 
 
-def test_every_damaged_byte_is_noticed(flow: ddf.Flow, path: Path) -> None:
+def test_every_damaged_byte_is_detected(flow: ddf.Flow, path: Path) -> None:
     flow.save(path)
-    whole = bytearray(path.read_bytes())
-    for position in range(0, len(whole), 61):
-        whole[position] ^= 0x10
-        path.write_bytes(whole)
+    complete = bytearray(path.read_bytes())
+    for position in range(0, len(complete), 61):
+        complete[position] ^= 0x10
+        path.write_bytes(complete)
         with pytest.raises(DamagedFileError):
             ddf.load(path)
-        whole[position] ^= 0x10
-    path.write_bytes(whole)
+        complete[position] ^= 0x10
+    path.write_bytes(complete)
     ddf.load(path)
 
 
-def test_foreign_files_are_refused(path: Path) -> None:
+def test_foreign_files_are_rejected(path: Path) -> None:
     path.write_bytes(os.urandom(1000))
     with pytest.raises(DamagedFileError, match="not a complete safetensors file"):
         ddf.load(path)
@@ -175,7 +175,7 @@ def test_files_are_safetensors_files(flow: ddf.Flow, path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["?", "u1", "i1", "u2", "<i2", ">i4", "u8", "i8", "f2", "f4", "f8"])
-def test_arrays_of_any_dtype_come_back(dtype: str) -> None:
+def test_arrays_of_any_dtype_survive_saving(dtype: str) -> None:
     arrays = {
         "a": np.arange(6).astype(dtype).reshape(2, 3),
         "scalar": np.array(1, dtype),
@@ -189,13 +189,13 @@ def test_arrays_of_any_dtype_come_back(dtype: str) -> None:
         assert again[name].dtype == array.dtype.newbyteorder("<")
 
 
-def test_a_missing_file_is_a_missing_file(path: Path) -> None:
+def test_a_missing_file_raises_file_not_found(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ddf.load(path)
 
 
 def resaved(path: Path, change: object) -> None:
-    """Writes the file again with a changed header and changed tensors, and the right checksum."""
+    """Rewrite the file with a changed header and changed tensors, and the right checksum."""
     tensors, header = read_tensors(path)
     header["format"] = 1
     change(header, tensors)  # type: ignore[operator]
@@ -237,14 +237,16 @@ def resaved(path: Path, change: object) -> None:
         (lambda h, t: t["base.logits"].fill_(float("nan")), "base.logits contains nan: .* was not loaded"),
     ],
 )
-def test_files_that_describe_no_flow_are_refused(flow: ddf.Flow, path: Path, change: object, message: str) -> None:
+def test_files_that_do_not_describe_a_flow_are_rejected(
+    flow: ddf.Flow, path: Path, change: object, message: str
+) -> None:
     flow.save(path)
     resaved(path, change)
     with pytest.raises(DamagedFileError, match=message):
         ddf.load(path)
 
 
-def test_weights_that_are_not_numbers_are_not_saved(flow: ddf.Flow, path: Path) -> None:
+def test_weights_that_are_not_finite_are_not_saved(flow: ddf.Flow, path: Path) -> None:
     path.write_bytes(b"old")
     with torch.no_grad():
         flow.layers[2].net.stack[0].mix.weight[0, 0] = float("inf")
@@ -273,13 +275,13 @@ def test_files_have_the_usual_permissions(flow: ddf.Flow, tmp_path: Path) -> Non
     assert (tmp_path / "flow").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
-def test_an_unwritable_folder_is_named(flow: ddf.Flow, tmp_path: Path) -> None:
+def test_an_error_names_a_missing_folder(flow: ddf.Flow, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"cannot write .*nowhere/flow: the folder .*nowhere does not exist"):
         flow.save(tmp_path / "nowhere" / "flow")
 
 
 class OffsetNet(TinyNet):
-    """A net with a buffer that no file has."""
+    """A net with a buffer that is not saved."""
 
     def __init__(self, num_classes: int, in_channels: int, out_channels: int) -> None:
         super().__init__(num_classes, in_channels, out_channels)
@@ -295,7 +297,7 @@ class OffsetNetSpec(spec.NetSpec, builds=OffsetNet):
         return OffsetNet(num_classes, given[0] or 0, predicted[0] or 0)
 
 
-def test_buffers_that_a_net_computes_need_not_be_in_the_file(path: Path) -> None:
+def test_buffers_that_a_net_computes_are_not_required_in_the_file(path: Path) -> None:
     flow = randomize(spec.FlowSpec(3, (2, 4, 4), (spec.DenoisingCouplingSpec(OffsetNetSpec(), top=3),)).build())
     flow.save(path)
     x = torch.randint(3, (4, 2, 4, 4))

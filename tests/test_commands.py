@@ -1,4 +1,4 @@
-"""Every command through the real executable: good use, bad use, interruption."""
+"""Every command, run as an executable: valid use, invalid use, interruption."""
 
 import hashlib
 import json
@@ -22,15 +22,15 @@ from ddf.labelmaps import CausalFlow, pretrained
 from ddf.models import load
 from ddf.spec import FlowSpec
 
-pytestmark = pytest.mark.xdist_group("commands")  # one process, which trains once
+pytestmark = pytest.mark.xdist_group("commands")  # one worker, which trains only once
 
 SCRIPT = Path(sys.executable).with_name("ddf")
-DDF = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "ddf"]  # the latter where ddf is not installed
+DDF = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "ddf"]  # the latter if ddf is not installed
 PALETTE = [value for color in SCENE_CLASSES.colors for value in color]
 
 
 def ddf(*arguments: object, code: int = 0, cwd: Path | None = None) -> str:
-    """Run a command and return its output, errors included."""
+    """Run a command and return its output, including errors."""
     done = subprocess.run(
         [*DDF, *map(str, arguments)], capture_output=True, text=True, check=False, cwd=cwd, timeout=300
     )
@@ -42,7 +42,7 @@ def ddf(*arguments: object, code: int = 0, cwd: Path | None = None) -> str:
 
 
 def start(*arguments: object, program: list[str] = DDF) -> "subprocess.Popen[str]":
-    """Start a command that can be interrupted, even if these tests run in the background and cannot."""
+    """Start a command that can be interrupted, even if the tests run in the background and ignore interrupts."""
     return subprocess.Popen(
         [*program, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -68,7 +68,7 @@ def save_scene(scene: np.ndarray, path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def masks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of label maps, with names as people give them."""
+    """Return a folder of label maps with spaces and umlauts in their names."""
     folder = tmp_path_factory.mktemp("data") / "Straßen maps"
     for i, scene in enumerate(draw_scenes(14, seed=5, sizes=(40, 64))):
         save_scene(scene, folder / ("früh am Tag" if i % 2 else "spät") / f"scene {i}.png")
@@ -102,7 +102,7 @@ def same_image(one: Path, two: Path) -> bool:
 # ---- Help ------------------------------------------------------------------------------------------------------------
 
 
-def test_help_is_there_for_all_and_needs_no_torch() -> None:
+def test_every_command_has_help_without_importing_torch() -> None:
     script = """
 import sys
 from ddf.cli.main import make_parser
@@ -114,17 +114,17 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
 print(*parser._subparsers._group_actions[0].choices)
 """
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    wanted = "demo train evaluate sample compress decompress list extract verify recover inspect explain reproduce"
-    assert set(wanted.split()) <= set(output.split())
+    expected = "demo train evaluate sample compress decompress list extract verify recover inspect explain reproduce"
+    assert set(expected.split()) <= set(output.split())
     assert "ddf train masks -o run" in ddf("--help")
     assert ddf("--version").startswith("ddf 0.")
 
 
-def test_completion(tmp_path: Path) -> None:
+def test_completion_suggests_commands_options_and_paths(tmp_path: Path) -> None:
     (tmp_path / "masks.ddf").touch()
     script = ddf("completion", "bash")
-    for words in ("dec", "list --j", "list mas"):
-        script += f'\nCOMP_WORDS=(ddf {words}); COMP_CWORD={len(words.split())}; _shtab_ddf; echo "${{COMPREPLY[@]}}"'
+    for typed in ("dec", "list --j", "list mas"):
+        script += f'\nCOMP_WORDS=(ddf {typed}); COMP_CWORD={len(typed.split())}; _shtab_ddf; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == ["decompress", "--json", "masks.ddf"]
 
@@ -187,7 +187,7 @@ def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
     assert made[0] == made[1] == made[2]
 
 
-def test_files_of_all_kinds_come_back(tmp_path: Path) -> None:
+def test_all_types_of_files_are_restored(tmp_path: Path) -> None:
     source = tmp_path / "in"
     (source / "deep" / "er").mkdir(parents=True)
     scene = draw_scenes(1, seed=2, sizes=(40, 60))[0]
@@ -215,10 +215,10 @@ def test_files_of_all_kinds_come_back(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "out" / "array.npy"), scene.T)
     assert not (tmp_path / "out" / ".hidden").exists()
     by_model = [kind for kind in as_json("inspect", archive)["kinds"] if kind["method"] == "codec"]
-    assert sum(kind["arrays"] for kind in by_model) == len(images) + 1  # whatever their labels, and the array
+    assert sum(kind["arrays"] for kind in by_model) == len(images) + 1  # with any labels, and the array
 
 
-def test_adding_and_not_replacing(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_append_adds_files_and_nothing_is_replaced_without_force(tmp_path: Path, masks: Path, model: Path) -> None:
     archive = tmp_path / "a.ddf"
     some = sorted((masks / "spät").iterdir())
     ddf("compress", some[0], "-o", archive, "--model", model)
@@ -236,7 +236,7 @@ def test_adding_and_not_replacing(tmp_path: Path, masks: Path, model: Path) -> N
     assert as_json("list", archive)["names"] == [some[2].name]
 
 
-def test_the_wrong_model(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_a_wrong_model_is_rejected(tmp_path: Path, masks: Path, model: Path) -> None:
     some = next(masks.rglob("*.png"))
     needed = load(model).fingerprint.hex()
     other, floating = tmp_path / "other.safetensors", tmp_path / "float.safetensors"
@@ -260,7 +260,7 @@ def test_the_wrong_model(tmp_path: Path, masks: Path, model: Path) -> None:
     assert same_image(some, tmp_path / "out" / some.name)
 
 
-def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_damage_is_reported_and_recovered_from(tmp_path: Path, masks: Path, model: Path) -> None:
     archive = tmp_path / "a.ddf"
     ddf("compress", masks, "-o", archive, "--model", model, "--embed")
     with Archive(archive) as intact:
@@ -291,8 +291,8 @@ def test_damage(tmp_path: Path, masks: Path, model: Path) -> None:
 def test_a_bad_file_is_reported_and_kept(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     Image.fromarray(np.eye(9, dtype=np.uint8)).save(tmp_path / "in" / "fine.png")
-    whole = (tmp_path / "in" / "fine.png").read_bytes()
-    (tmp_path / "in" / "cut\x1b[31m.png").write_bytes(whole[:-20])
+    original = (tmp_path / "in" / "fine.png").read_bytes()
+    (tmp_path / "in" / "cut\x1b[31m.png").write_bytes(original[:-20])
     (tmp_path / "in" / "zip.npy").write_bytes(b"PK\3\4" + bytes(30))
     output = ddf("compress", tmp_path / "in", "-o", tmp_path / "a.ddf", code=1)
     assert "cut\\x1b[31m.png: archived byte for byte: " in output
@@ -303,7 +303,7 @@ def test_a_bad_file_is_reported_and_kept(tmp_path: Path) -> None:
     listed = ddf("list", tmp_path / "a.ddf")
     assert listed.splitlines() == ["'cut\\x1b[31m.png'", "fine.png", "zip.npy"]
     ddf("decompress", tmp_path / "a.ddf", "-o", tmp_path / "out")
-    assert (tmp_path / "out" / "cut\x1b[31m.png").read_bytes() == whole[:-20]
+    assert (tmp_path / "out" / "cut\x1b[31m.png").read_bytes() == original[:-20]
 
 
 def test_the_size_of_maps_is_limited(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_the_sha256_of_an_archive(tmp_path: Path) -> None:
     assert hashlib.sha256(data[: data.rindex(b"\x8dDDR")]).digest() in data
 
 
-def test_archives_are_listed_without_the_codec(tmp_path: Path, masks: Path) -> None:
+def test_archives_are_listed_without_loading_the_codec(tmp_path: Path, masks: Path) -> None:
     ddf("compress", masks, "-o", tmp_path / "a.ddf")
     script = """
 import sys
@@ -362,7 +362,7 @@ assert not loaded, loaded
         subprocess.run([sys.executable, "-c", script, *command], check=True, capture_output=True)
 
 
-def test_arrays_without_names(tmp_path: Path) -> None:
+def test_unnamed_arrays_are_extracted(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "a.ddf", None) as writer:
         writer.add(np.zeros(3, np.int32))
         writer.add(np.ones(3, np.int32))
@@ -376,7 +376,7 @@ def test_arrays_without_names(tmp_path: Path) -> None:
     assert found == {"000000_.npy": [0, 0, 0], "000001.npy": [1, 1, 1], "000000.npy": [0, 1, 2]}
 
 
-def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_invalid_use_of_archives_is_rejected(tmp_path: Path, masks: Path, model: Path) -> None:
     assert "does not exist" in ddf("compress", tmp_path / "nothing", "-o", tmp_path / "a.ddf", "--model", model, code=1)
     (tmp_path / "empty folder").mkdir()
     assert "no files to compress in" in ddf(
@@ -409,7 +409,7 @@ def test_bad_use_of_archives(tmp_path: Path, masks: Path, model: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf", "empty folder"]
 
 
-def test_nothing_is_written_outside(tmp_path: Path) -> None:
+def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "bad.ddf", None) as archive:
         archive.add(np.arange(3), "../outside")
     assert "outside of" in ddf("decompress", tmp_path / "bad.ddf", "-o", tmp_path / "out", code=1)
@@ -417,7 +417,7 @@ def test_nothing_is_written_outside(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["bad.ddf"]
 
 
-def test_two_names_of_one_file(tmp_path: Path) -> None:
+def test_two_names_for_one_file_are_rejected(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "a.ddf", None) as archive:
         for name in ("a/b", "a//b"):
             archive.add(np.zeros(3, dtype=np.uint8), name)
@@ -426,7 +426,7 @@ def test_two_names_of_one_file(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_recovery_saves_what_can_be_written(tmp_path: Path) -> None:
+def test_recovery_keeps_everything_that_can_be_written(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "odd.ddf", None) as archive:
         for i, name in enumerate(["", "a/b", "../outside", "a//b", "x" * 300, "000000", "fine"]):
             archive.add(np.full(3, i, dtype=np.uint8), name)
@@ -439,7 +439,7 @@ def test_recovery_saves_what_can_be_written(tmp_path: Path) -> None:
     assert np.load(tmp_path / "saved" / "a" / "b.npy").tolist() == [1, 1, 1]
 
 
-def test_the_pretrained_model(tmp_path: Path) -> None:
+def test_the_pretrained_model_is_the_default(tmp_path: Path) -> None:
     masks = tmp_path / "masks"
     for i, scene in enumerate(draw_scenes(6, seed=3)):
         save_scene(scene, masks / f"{i}.png")
@@ -453,7 +453,7 @@ def test_the_pretrained_model(tmp_path: Path) -> None:
 # ---- Models ----------------------------------------------------------------------------------------------------------
 
 
-def test_evaluating(masks: Path, model: Path) -> None:
+def test_evaluation_matches_real_sizes(masks: Path, model: Path) -> None:
     found = as_json("evaluate", model, masks, "--compare")
     assert found["samples"] == 14
     assert 0 < found["standard_error"] < found["bits_per_dim"] < 2
@@ -479,7 +479,7 @@ def test_the_score_of_a_map_does_not_depend_on_other_maps(tmp_path: Path, masks:
     assert all_of_them["bits_per_dim"] == pytest.approx(np.average(bits, weights=symbols * [3, 1]))
 
 
-def test_samples_and_explanations(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_samples_and_explanations_are_written(tmp_path: Path, masks: Path, model: Path) -> None:
     ddf("sample", model, "-n", 3, "-o", tmp_path / "a.npy", "--size", "20x31", "--seed", 4)
     ddf("sample", model, "-n", 3, "-o", tmp_path / "b.npy", "--size", "20x31", "--seed", 4)
     first = np.load(tmp_path / "a.npy")
@@ -507,7 +507,7 @@ def test_samples_and_explanations(tmp_path: Path, masks: Path, model: Path) -> N
     assert not (tmp_path / "c.png").exists()
 
 
-def test_tables(tmp_path: Path) -> None:
+def test_tables_are_trained_evaluated_and_sampled(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     colors = generator.integers(0, 3, 400)
     rows = [f"{'rgb'[i]},{'abc'[i]},{'xy'[j]}" for i, j in zip(colors, generator.integers(0, 2, 400), strict=True)]
@@ -522,7 +522,7 @@ def test_tables(tmp_path: Path) -> None:
     assert as_json("evaluate", found["model"], tmp_path / "table.csv")["bits_per_dim"] < best + 0.25
 
 
-def test_a_model_and_data_that_do_not_go_together(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_a_model_and_data_that_do_not_match_are_rejected(tmp_path: Path, masks: Path, model: Path) -> None:
     map_ = np.zeros((40, 50), dtype=np.int16)
     np.save(tmp_path / "map.npy", map_)
     found = as_json("evaluate", model, tmp_path / "map.npy")
@@ -537,7 +537,7 @@ def test_a_model_and_data_that_do_not_go_together(tmp_path: Path, masks: Path, m
     assert "do not fit in memory" in ddf("sample", model, "-o", tmp_path / "s.png", "--size", "99999x99999", code=2)
 
 
-def test_resuming_with_other_settings_is_refused(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_resuming_with_different_settings_is_rejected(tmp_path: Path, masks: Path, model: Path) -> None:
     before = model.read_bytes()
     command = ["train", masks, "-o", model.parent, "--mirrored"]
     assert "was started with --steps 400, but this command has --steps 401" in ddf(*command, "--steps", 401, code=1)
@@ -552,7 +552,7 @@ def test_resuming_with_other_settings_is_refused(tmp_path: Path, masks: Path, mo
     assert model.read_bytes() == before
 
 
-def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_invalid_use_of_models_is_rejected(tmp_path: Path, masks: Path, model: Path) -> None:
     assert "does not exist" in ddf("train", tmp_path / "nothing", "-o", tmp_path / "run", code=1)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("not a map")
@@ -576,7 +576,7 @@ def test_bad_use_of_models(tmp_path: Path, masks: Path, model: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_that_the_model_does_not_know(tmp_path: Path, model: Path) -> None:
+def test_labels_unknown_to_the_model_are_supported(tmp_path: Path, model: Path) -> None:
     Image.fromarray(np.full((40, 40), 9, dtype=np.uint8)).save(tmp_path / "other.png")
     found = as_json("evaluate", model, tmp_path / "other.png")
     assert [row["class"] for row in found["classes"]] == ["9"]
@@ -586,7 +586,7 @@ def test_labels_that_the_model_does_not_know(tmp_path: Path, model: Path) -> Non
 
 
 def test_training_reports_the_pretrained_model_and_warnings_as_json(tmp_path: Path) -> None:
-    values = np.arange(256, dtype=np.uint8)  # more classes than a model distinguishes
+    values = np.arange(256, dtype=np.uint8)  # more classes than a model supports
     np.save(
         tmp_path / "maps.npy",
         np.stack([np.kron(np.roll(values, i).reshape(16, 16), np.ones((4, 4))) for i in range(4)]).astype(np.uint8),
@@ -600,7 +600,7 @@ def test_training_reports_the_pretrained_model_and_warnings_as_json(tmp_path: Pa
     assert load(found["model"]).num_classes == 0
 
 
-def test_maps_in_named_splits(tmp_path: Path) -> None:
+def test_splits_are_read_from_folder_names(tmp_path: Path) -> None:
     for split, count in {"train": 3, "val": 2, "test": 2}.items():
         for i, scene in enumerate(draw_scenes(count, seed=len(split), sizes=(40, 64))):
             save_scene(scene, tmp_path / "maps" / split / f"{i}.png")
@@ -654,7 +654,7 @@ def test_an_interrupted_compression_leaves_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["many"]
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux shows what a process has loaded")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists what a process has loaded")
 def test_all_commands_can_be_interrupted_at_any_moment(tmp_path: Path, masks: Path, model: Path) -> None:
     ddf("compress", masks, "-o", tmp_path / "a.ddf", "--model", model, "--embed")
     out = tmp_path / "out"
@@ -674,13 +674,13 @@ def test_all_commands_can_be_interrupted_at_any_moment(tmp_path: Path, masks: Pa
     ]
     processes = [start(*command) for command in commands]
     try:
-        for process in processes[::2]:  # in the middle of importing PyTorch
+        for process in processes[::2]:  # while PyTorch is being imported
             maps = Path(f"/proc/{process.pid}/maps")
             while process.poll() is None and "libtorch_python" not in maps.read_text():
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
         time.sleep(3)
-        for process in processes[1::2]:  # some time later
+        for process in processes[1::2]:  # a little later
             process.send_signal(signal.SIGINT)
         for command, process in zip(commands, processes, strict=True):
             output, _ = process.communicate(timeout=120)
@@ -693,10 +693,10 @@ def test_all_commands_can_be_interrupted_at_any_moment(tmp_path: Path, masks: Pa
     assert not [path for path in out.rglob("*") if path.suffix == ".part" or path.name.startswith(".")]
     for path in out.rglob("*.png"):
         with Image.open(path) as picture:
-            picture.load()  # complete, or absent
+            picture.load()  # complete or absent
 
 
-def test_output_to_a_pipe(tmp_path: Path, masks: Path, model: Path) -> None:
+def test_closing_a_pipe_early_is_not_an_error(tmp_path: Path, masks: Path, model: Path) -> None:
     ddf("compress", masks, "-o", tmp_path / "a.ddf", "--model", model)
     script = f"{shlex.join(DDF)} list '{tmp_path / 'a.ddf'}' | head -n 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)

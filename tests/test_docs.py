@@ -1,4 +1,4 @@
-"""The documentation: its commands work word for word, its links lead somewhere, its pages can be built."""
+"""The documentation: its commands work verbatim, its links resolve, its pages can be built."""
 
 import ast
 import doctest
@@ -22,7 +22,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith(("http://", "https://", "#")):
@@ -30,17 +30,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_are_such_as_there_are(page: Path) -> None:
-    """Also those that take too long to be run here, or need what is not here."""
+def test_documented_commands_exist(page: Path) -> None:
+    """Parse every command, including those that are too slow or need data that is not available here."""
     rules = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     parser = make_parser()
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.DOTALL):
         for line in block.replace("--device cuda", "--device cpu").splitlines():
-            command, *words = shlex.split(line, comments=True) or [""]
+            command, *arguments = shlex.split(line, comments=True) or [""]
             if command == "ddf":
-                parser.parse_args(words)  # or the parser says what is wrong with them, and exits
+                parser.parse_args(arguments)  # exits with a message if they are invalid
             if command == "make":
-                assert set(words) <= rules, line
+                assert set(arguments) <= rules, line
 
 
 def test_the_readme_is_short() -> None:
@@ -50,13 +50,13 @@ def test_the_readme_is_short() -> None:
 def test_the_pages_can_be_built(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr  # with --quiet it would not hear of warnings
+    assert done.returncode == 0, done.stderr  # --quiet would suppress the warnings that --strict turns into errors
     page = (tmp_path / "api" / "index.html").read_text()
     assert "ArchiveWriter" in page
     assert "<blockquote>" not in page  # examples are code
 
 
-def test_the_tutorial_on_masks_word_for_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorial_on_masks_works_verbatim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pillow_jxl  # noqa: F401
 
     monkeypatch.chdir(tmp_path)
@@ -92,11 +92,11 @@ def test_the_tutorial_on_masks_word_for_word(tmp_path: Path, monkeypatch: pytest
     assert runner.summarize().failed == 0
 
 
-def test_the_package_asks_for_what_it_imports() -> None:
-    """All that a command may need, and not only what is needed to import the package."""
+def test_imported_packages_are_declared() -> None:
+    """Count everything that a command may need, not only what `import ddf` needs."""
     text = (ROOT / "pyproject.toml").read_text()
-    (asked,) = re.findall(r"^dependencies = \[(.*?)^\]", text, flags=re.DOTALL | re.MULTILINE)
-    packages = {"PIL" if name == "pillow" else name for name in re.findall(r'"([a-z]+)>=', asked)}
+    (declared,) = re.findall(r"^dependencies = \[(.*?)^\]", text, flags=re.DOTALL | re.MULTILINE)
+    packages = {"PIL" if name == "pillow" else name for name in re.findall(r'"([a-z]+)>=', declared)}
     found = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The paper's table in small: presets, runs that go on, and the report of what is finished."""
+"""The presets of the paper's table, resumed runs and the report, with small nets."""
 
 import json
 import re
@@ -14,7 +14,8 @@ from ddf import architectures
 from ddf.architectures import Channel, lattice_split
 from ddf.cli.main import main
 from ddf.data import DataSet, EightGaussians, Redrawn
-from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, presets, report, run_experiment, runs, write_report
+from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, report, rows, run_experiment, write_report
+from ddf.experiments import results as runs
 from ddf.layers import ChannelSplit, DenoisingCoupling, ModularCoupling, Shuffle
 from ddf.layers.layer import Rearrangement
 from ddf.spec import DenoisingCouplingSpec, DenseNetSpec, FlowSpec, MLPSpec, ModularCouplingSpec, SplitPriorSpec
@@ -33,7 +34,7 @@ def small(model: str) -> Experiment:
 # ---- Presets ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", presets.TABLE)
+@pytest.mark.parametrize("row", rows.TABLE)
 def test_both_models_have_nets_of_the_same_size(row: str) -> None:
     layers = {model: EXPERIMENTS[row, model].spec.layers for model in ("df", "ddf")}
     assert len(layers["df"]) == len(layers["ddf"])
@@ -51,7 +52,7 @@ def _plain(net: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("row", "tops"), [("mnist", [2] * 4), ("cityscapes", [4, 4, 4, 4, 8]), ("cityscapes-split-h6", [6] * 5 + [8])]
 )
-def test_h_is_that_of_the_paper(row: str, tops: list[int]) -> None:
+def test_h_follows_the_paper(row: str, tops: list[int]) -> None:
     layers = EXPERIMENTS[row, "ddf"].spec.layers
     assert [layer.top for layer in layers if isinstance(layer, DenoisingCouplingSpec)] == tops
     assert EXPERIMENTS[row, "ddf"].config.learning_rate == 1e-3
@@ -72,7 +73,7 @@ def test_split_priors_come_in_both_orders() -> None:
 
 
 def test_every_other_pixel_is_predicted_from_its_neighbours() -> None:
-    """Follows which pixels no coupling has touched: after each coupling they are half as many, on a lattice."""
+    """After each coupling, half as many pixels are untransformed, and they form a lattice."""
     pixels = [Channel(2 * (i // 4 % 2) + i // 2 % 2, 2 * (i // 8) + i % 2) for i in range(16)]
     given, moved = lattice_split(pixels)
     assert sorted(given + moved) == list(range(16))
@@ -83,13 +84,13 @@ def test_every_other_pixel_is_predicted_from_its_neighbours() -> None:
     assert {pixels[i].row % 2 for i in moved} == {1}
     shifted = [Channel(pixel.row + 1, pixel.column) for pixel in pixels]
     assert lattice_split(shifted) == (given, moved)
-    with pytest.raises(ValueError, match="one channel cannot be split; squeeze first"):
+    with pytest.raises(ValueError, match="cannot split a single channel; squeeze first"):
         lattice_split([Channel(0, 0), Channel(0, 1, transformed=1)])
 
 
 @pytest.mark.parametrize("coupling", ["denoising", "modular"])
-def test_what_is_transformed_is_given_from_then_on(coupling: str) -> None:
-    """No pixel is transformed twice, and all but one of a cell are in the end."""
+def test_later_couplings_predict_from_transformed_channels(coupling: str) -> None:
+    """No pixel is transformed twice, and almost all are transformed in the end."""
     for make, height, width in ((architectures.binary_mnist, 28, 28), (architectures.cityscapes, 32, 64)):
         spec = make(coupling, split_priors=False, shuffles="lattice", net=DenseNetSpec(blocks=1, hidden=8))
         touched = torch.zeros(1, 1, height, width, dtype=torch.long)
@@ -100,15 +101,15 @@ def test_what_is_transformed_is_given_from_then_on(coupling: str) -> None:
                 assert isinstance(layer, DenoisingCoupling | ModularCoupling)
                 given, moved = layer.partition.split(touched)
                 touched = layer.partition.merge(given, moved + 1)
-                assert not moved.any(), "transformed once before"
+                assert not moved.any(), "transformed twice"
         left = 2 if spec.num_classes == 8 else 1  # of 64 and of 16 channels
         assert (touched == 0).sum() == left * touched[0, 0].numel()
 
 
-def test_a_random_order_splits_in_halves() -> None:
+def test_random_shuffles_split_channels_in_half() -> None:
     spec = architectures.binary_mnist(split_priors=False)
     assert {layer.partition for layer in spec.layers if isinstance(layer, DenoisingCouplingSpec)} == {ChannelSplit()}
-    with pytest.raises(ValueError, match="shuffles='other', but it must be 'random' or 'lattice'"):
+    with pytest.raises(ValueError, match="shuffles='other' must be 'random' or 'lattice'"):
         architectures.binary_mnist(shuffles="other")
 
 
@@ -116,9 +117,9 @@ def test_a_random_order_splits_in_halves() -> None:
 
 
 @pytest.mark.parametrize("model", ["df", "ddf"])
-@pytest.mark.parametrize("row", presets.FAITHFUL)
-def test_faithful_rows_train_as_the_paper_says(row: str, model: str) -> None:
-    """Adam at 0.001 with batches of 64, and none of what was invented since."""
+@pytest.mark.parametrize("row", rows.FAITHFUL)
+def test_faithful_rows_train_as_in_the_paper(row: str, model: str) -> None:
+    """Adam at 0.001 with batches of 64, and none of the later changes."""
     config = EXPERIMENTS[row, model].config
     plain = TrainingConfig(
         batch_size=64,
@@ -136,7 +137,7 @@ def test_faithful_rows_train_as_the_paper_says(row: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["df", "ddf"])
-@pytest.mark.parametrize("row", presets.FAITHFUL)
+@pytest.mark.parametrize("row", rows.FAITHFUL)
 def test_faithful_rows_have_the_layers_of_the_appendices(row: str, model: str) -> None:
     block = "shuffle coupling prior shuffle coupling prior" if "split" in row else "shuffle coupling shuffle coupling"
     first = "shuffle coupling" if row == "cityscapes-faithful" else block
@@ -165,7 +166,7 @@ def test_faithful_rows_have_the_layers_of_the_appendices(row: str, model: str) -
         assert tops == [4 if last == 8 else last] * (couplings - 1) + [last]
 
 
-@pytest.mark.parametrize("row", [row for row in presets.FAITHFUL if "eight" not in row])
+@pytest.mark.parametrize("row", [row for row in rows.FAITHFUL if "eight" not in row])
 def test_faithful_shuffles_differ_by_seed_and_not_by_model(row: str) -> None:
     def orders(model: str, seed: int) -> list[list[int]]:
         text = EXPERIMENTS[row, model].spec.to_json()
@@ -189,8 +190,8 @@ def test_maps_of_faithful_rows_are_not_mirrored(tmp_path: Path) -> None:
 # ---- Runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole way of the first row: both models, two seeds, and the report."""
+def test_a_small_row_from_training_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train both models of the first row with two seeds, and write the report."""
     monkeypatch.setattr(runs, "SAMPLES", 2)
     data = {seed: EightGaussians.data_set(40_000, 5000, 20_000, seed) for seed in (0, 1)}
     results = {
@@ -206,18 +207,18 @@ def test_a_row_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert len(ours.curves["0 DenoisingCoupling"]) == 3
 
     def forbidden(*args: object, **options: object) -> None:
-        raise AssertionError("a finished run is not repeated")
+        raise AssertionError("a finished run must not be repeated")
 
     monkeypatch.setattr(runs, "fit", forbidden)
     again = run_experiment(small("ddf"), 0, data[0], tmp_path / "runs", device="cpu")
     assert again == results["ddf", 0]
     changed = replace(small("ddf"), config=replace(SMALL["ddf"], max_epochs=1))
-    with pytest.raises(ValueError, match=r"seed-0 holds a finished run with other settings than the preset"):
+    with pytest.raises(ValueError, match=r"seed-0 holds a finished run whose settings differ"):
         run_experiment(changed, 0, data[0], tmp_path / "runs", device="cpu")
     for name, contents in (("seed-7", b""), ("seed-8", b"{}"), ("seed-0 (copy)", b"{}")):
         (tmp_path / "runs" / "eight-gaussians" / "df" / name).mkdir()
         (tmp_path / "runs" / "eight-gaussians" / "df" / name / "result.json").write_bytes(contents)
-    with pytest.warns(UserWarning, match=r"left out of the report: the result in .*seed-[78] is damaged") as warned:
+    with pytest.warns(UserWarning, match=r"skipped: the result in .*seed-[78] is damaged") as warned:
         found = collect(tmp_path / "runs")
     assert len(warned) == 2
     assert len(found) == 4
@@ -250,14 +251,14 @@ def test_the_report_compares_honestly(df: list[float], ddf: list[float], words: 
     assert re.search(words, report._verdict({"df": df, "ddf": ddf}))
 
 
-def test_an_epoch_that_was_repeated_counts_once(tmp_path: Path) -> None:
+def test_repeated_epochs_count_once(tmp_path: Path) -> None:
     lines = [("a", 1, 5.0), ("a", 2, 4.0), ("a", 2, 4.5), ("a", 3, 3.0), ("b", 1, 2.0)]
     entries = [{"layer": name, "epoch": epoch, "validation_bits": bits} for name, epoch, bits in lines]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, [*entries, {"done": True}])))
     assert runs._curves(tmp_path / "metrics.jsonl") == {"a": [5.0, 4.5, 3.0], "b": [2.0]}
 
 
-def test_maps_are_drawn_in_their_colours(tmp_path: Path) -> None:
+def test_maps_are_drawn_in_their_colors(tmp_path: Path) -> None:
     from PIL import Image
 
     from ddf.viz import map_grids
@@ -273,17 +274,14 @@ def test_maps_are_drawn_in_their_colours(tmp_path: Path) -> None:
 # ---- The command -----------------------------------------------------------------------------------------------------
 
 
-def test_reproduce_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reproduce_names_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "mnistt"]) == 2
     assert "row 'mnistt' does not exist; choose from eight-gaussians, " in capsys.readouterr().err
-    assert main(["reproduce", "--report-only", "--runs", str(tmp_path)]) == 1
-    assert "has no finished runs" in capsys.readouterr().err
     assert main(["reproduce", "cityscapes", "--runs", str(tmp_path), "--device", "cpu"]) == 1
     assert "https://www.cityscapes-dataset.com" in capsys.readouterr().err
     assert main(["reproduce", "mnist-split-h1", "--faithful"]) == 2
     assert "row 'mnist-split-h1-faithful' does not exist; choose from eight-gaussians-f" in capsys.readouterr().err
     assert main(["reproduce", "--seeds", "0"]) == 2
-    assert main(["reproduce", "--report-only", "--no-report"]) == 2
     assert main(["reproduce", "cityscapes-split-h1", "--model", "df"]) == 2
     capsys.readouterr()
     # Missing data is an error before anything is trained.

@@ -1,4 +1,4 @@
-"""What a plain installation can do, and the errors for what it cannot."""
+"""What a plain installation can do, and its errors for missing extras."""
 
 import subprocess
 import sys
@@ -64,13 +64,13 @@ def test_commands_name_the_missing_extra(arguments: list[str], message: str, map
 
 
 @pytest.mark.parametrize("name", ["Flow", "fit", "data.mnist", "labelmaps.train", "export", "rank"])
-def test_names_name_the_missing_extra(name: str) -> None:
+def test_attributes_name_the_missing_extra(name: str) -> None:
     done = run(WITHOUT + f"import ddf\ntry:\n    ddf.{name}\nexcept ImportError as error:\n    print(error)")
     assert done.stdout.startswith("torch is not installed; it is needed for "), done.stderr
     assert "[train]" in done.stdout
 
 
-def test_a_model_that_needs_torch_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_model_that_needs_torch(tmp_path: Path) -> None:
     coupling_flow().save(tmp_path / "model.safetensors")
     script = WITHOUT + "import ddf\ntry:\n    ddf.load(sys.argv[1])\nexcept ddf.DdfError as error:\n    print(error)"
     assert (

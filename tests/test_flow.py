@@ -1,4 +1,4 @@
-"""A flow scores, samples, encodes and decodes, and all of these agree."""
+"""Scores, samples, encoding and decoding of a flow agree."""
 
 import math
 
@@ -27,7 +27,7 @@ from tests.zoo import (
 
 
 def mixed_flow(k: int) -> Flow:
-    """Every kind of layer, on maps of 2 × 2."""
+    """Return a flow with every type of layer, for 2 × 2 maps."""
     layers = [
         Squeeze(),
         Shuffle(4, seed=1),
@@ -68,7 +68,7 @@ def test_probabilities_sum_to_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mixed, K = 2", "mixed, K = 3", "vector, K = 8", "split prior, a of 1 : 3, K = 3"])
-def test_samples_are_distributed_as_log_prob_says(name: str) -> None:
+def test_samples_match_log_prob(name: str) -> None:
     flow = SMALL_FLOWS[name]()
     n, k = 200_000, flow.num_classes
     x = flow.sample(n, generator=torch.Generator().manual_seed(1), batch_size=20_000).flatten(1)
@@ -76,7 +76,7 @@ def test_samples_are_distributed_as_log_prob_says(name: str) -> None:
     seen = (x * digits).sum(1).bincount(minlength=k ** x.shape[1]).double()
     with torch.no_grad():
         expected = n * flow.log_prob(everything(k, flow.shape), batch_size=2000).exp()
-    # Cells that are too rare for the test are taken together.
+    # The test needs common cells, so rare ones are merged.
     rare = expected < 5
     seen = torch.cat([seen[~rare], seen[rare].sum().view(1)])
     expected = torch.cat([expected[~rare], expected[rare].sum().view(1)])
@@ -86,7 +86,7 @@ def test_samples_are_distributed_as_log_prob_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL_FLOWS)
-def test_log_prob_is_the_sum_of_what_is_emitted(name: str) -> None:
+def test_log_prob_is_the_sum_of_the_emitted_symbols(name: str) -> None:
     flow = SMALL_FLOWS[name]()
     x = torch.randint(flow.num_classes, (20, *flow.shape))
     parts, total = [], torch.zeros(20, dtype=torch.float64)
@@ -108,7 +108,7 @@ def test_log_prob_is_the_sum_of_what_is_emitted(name: str) -> None:
 
 @pytest.mark.parametrize("k", [2, 3, 8, 91])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_papers_architectures_decode_what_they_encode(name: str, k: int) -> None:
+def test_the_papers_architectures_decode_what_they_encode(name: str, k: int) -> None:
     spec = with_classes(ARCHITECTURES[name](), k)
     flow = randomize(spec.build())
     x = torch.randint(k, (3, *flow.shape))
@@ -122,7 +122,7 @@ def test_papers_architectures_decode_what_they_encode(name: str, k: int) -> None
 
 
 @pytest.mark.parametrize("coupling", ["denoising", "modular"])
-def test_full_size_net_decodes_what_it_encodes(coupling: str, device: str) -> None:
+def test_a_full_size_net_decodes_what_it_encodes(coupling: str, device: str) -> None:
     flow = randomize(architectures.binary_mnist(coupling).build()).to(device)
     x = torch.randint(2, (2, 1, 28, 28), device=device)
     assert torch.equal(flow.decode(flow.encode(x)), x)
@@ -140,8 +140,8 @@ def test_relaxed_log_prob_has_the_value_of_log_prob_and_reaches_all_weights(name
         assert parameter.grad.any(), parameter_name
 
 
-def test_what_is_common_to_all_inputs_has_no_slope_at_power_one() -> None:
-    """Independent symbols under their own distribution: no shift wins anything, whatever the input."""
+def test_a_constant_shift_has_no_gradient_at_power_one() -> None:
+    """For independent symbols under their own distribution, no constant shift helps."""
     k = 3
     p = torch.tensor([0.7, 0.2, 0.1])
     slopes = {}
@@ -158,7 +158,7 @@ def test_what_is_common_to_all_inputs_has_no_slope_at_power_one() -> None:
     assert slopes[0.0] > slopes[0.5] > 0.1
 
 
-def test_flows_for_any_size() -> None:
+def test_a_flow_can_support_any_size() -> None:
     layers = [Squeeze(), DenoisingCoupling(dense(3, 2, 2), top=3), SplitPrior(dense(3, 2, 2))]
     flow = Flow(layers, randomize(FactorizedCategorical(3, (2, None, None), shared=True)), (1, None, None))
     for size in ((2, 2), (6, 4), (10, 12)):
@@ -174,19 +174,19 @@ def test_flows_for_any_size() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
-def test_dtype_comes_back(dtype: torch.dtype) -> None:
+def test_dtype_is_preserved(dtype: torch.dtype) -> None:
     flow = mixed_flow(3)
     x = torch.randint(3, (4, 1, 2, 2), dtype=dtype)
     assert flow.decode(flow.encode(x)).dtype == dtype
 
 
-def test_masks_of_booleans_are_symbols() -> None:
+def test_boolean_masks_are_symbols() -> None:
     flow = mixed_flow(2)
     x = torch.randint(2, (4, 1, 2, 2)).bool()
     assert torch.equal(flow.decode(flow.encode(x)).bool(), x)
 
 
-def test_no_samples_are_fine() -> None:
+def test_empty_batches_are_supported() -> None:
     flow = mixed_flow(3)
     x = torch.zeros(0, 1, 2, 2, dtype=torch.long)
     assert flow.log_prob(x).shape == (0,)
@@ -194,7 +194,7 @@ def test_no_samples_are_fine() -> None:
     assert flow.sample(0).shape == x.shape
 
 
-def test_samples_follow_from_the_generator() -> None:
+def test_the_generator_determines_the_samples() -> None:
     flow = mixed_flow(8)
 
     def draw(seed: int) -> torch.Tensor:
@@ -204,7 +204,7 @@ def test_samples_follow_from_the_generator() -> None:
     assert not torch.equal(draw(1), draw(2))
 
 
-def test_latents_can_be_taken_apart() -> None:
+def test_latents_can_be_indexed() -> None:
     flow = mixed_flow(8)
     x = torch.randint(8, (10, 1, 2, 2))
     latents = flow.encode(x)
@@ -292,12 +292,12 @@ def test_repr_shows_every_layer_with_its_shape() -> None:
         ),
     ],
 )
-def test_bad_input_is_refused(use: object, error: type[Exception], message: str) -> None:
+def test_bad_input_is_rejected(use: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         use(mixed_flow(3))  # type: ignore[operator]
 
 
-def test_weights_that_are_not_numbers_are_refused_with_the_layer() -> None:
+def test_an_error_names_the_layer_with_weights_that_are_not_finite() -> None:
     flow = mixed_flow(3)
     with torch.no_grad():
         list(flow.layers[3].parameters())[-1].fill_(math.nan)
@@ -335,11 +335,11 @@ def test_weights_that_are_not_numbers_are_refused_with_the_layer() -> None:
         ),
     ],
 )
-def test_impossible_flows_are_refused(make: object, message: str) -> None:
+def test_impossible_flows_are_rejected(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
 
 
-def test_only_layers_make_a_flow() -> None:
+def test_layers_of_other_types_are_rejected() -> None:
     with pytest.raises(TypeError, match="layer 0 must be a Layer, not a Linear"):
         Flow([torch.nn.Linear(1, 1)], FactorizedCategorical(2, (2,)), (2,))

@@ -1,4 +1,4 @@
-"""Malicious files and files that are not model files are refused by name, in little time and memory."""
+"""Malicious files and other files that are not models are rejected by name, quickly and in little memory."""
 
 import json
 import os
@@ -21,7 +21,7 @@ KINDS = ["flow", "integer"]
 
 
 def small_file(of: str, layers: list[object], shape: tuple[int | None, ...] = (2,), **more: object) -> bytes:
-    """Return the file of a flow of two classes that contains only the tensors of a small base."""
+    """Return the file of a two-class flow that contains only the tensors of a small base."""
     classes = more.pop("classes", {"values": [0, 1], "names": [], "colors": []})
     base = {"kind": "FactorizedCategorical", "shared": False}
     header = {
@@ -50,9 +50,9 @@ def coupling(net: str, **options: int) -> dict[str, object]:
 
 HUGE = {
     "a wide net": ([coupling("MLP", hidden=20_000, layers=4)], (2,)),
-    "a net too wide to be anywhere": ([coupling("MLP", hidden=1 << 61, layers=2)], (2,)),
+    "an impossibly wide net": ([coupling("MLP", hidden=1 << 61, layers=2)], (2,)),
     "a deep net": ([coupling("MLP", hidden=8, layers=10**9)], (2,)),
-    "a net of many blocks": ([coupling("DenseNet", hidden=8, blocks=10**9)], (2, 1, 1)),
+    "a net with many blocks": ([coupling("DenseNet", hidden=8, blocks=10**9)], (2, 1, 1)),
     "a wide shuffle": ([{"kind": "Shuffle", "seed": 0}], (10**9,)),
     "a large base": ([], (1 << 30,)),
 }
@@ -81,7 +81,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_many_layers(kind: str) -> None:
+def test_too_many_layers_are_rejected(kind: str) -> None:
     data = small_file(kind, [{"kind": "Squeeze"}] * 1_000_000)
     with pytest.raises(DdfError, match=r"the file does not .*: 1000000 layers, but a flow in a file has at most 4096"):
         model_from_bytes(data, "the file")
@@ -94,14 +94,14 @@ CLASSES = {
     "texts": {"values": ["0", "1"], "names": [], "colors": []},
     "floats": {"values": [0.0, 1.0], "names": [], "colors": []},
     "not a list": {"values": "01", "names": [], "colors": []},
-    "twice the same": {"values": [1, 1], "names": [], "colors": []},
+    "duplicate values": {"values": [1, 1], "names": [], "colors": []},
     "beyond 64 bits": {"values": [0, 1 << 63], "names": [], "colors": []},
     "too many": {"values": [0, 1, 2], "names": [], "colors": []},
     "too few": {"values": [0], "names": [], "colors": []},
-    "names that are numbers": {"values": [0, 1], "names": [0, 1], "colors": []},
+    "numbers as names": {"values": [0, 1], "names": [0, 1], "colors": []},
     "too few names": {"values": [0, 1], "names": ["a"], "colors": []},
-    "colors of two numbers": {"values": [0, 1], "names": [], "colors": [[0, 1], [0, 1]]},
-    "colors too bright": {"values": [0, 1], "names": [], "colors": [[0, 1, 256], [0, 1, 2]]},
+    "colors with two channels": {"values": [0, 1], "names": [], "colors": [[0, 1], [0, 1]]},
+    "colors above 255": {"values": [0, 1], "names": [], "colors": [[0, 1, 256], [0, 1, 2]]},
     "columns without values": {"columns": ["a", "b"]},
     "an empty column": {"columns": ["a", "b"], "values": [["x", "y"], []]},
     "too few columns": {"columns": ["a", "b"], "values": [["x", "y"]]},
@@ -110,7 +110,7 @@ CLASSES = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_strange_classes(kind: str) -> None:
+def test_invalid_classes_are_rejected(kind: str) -> None:
     model_from_bytes(small_file(kind, []))
     for name, classes in CLASSES.items():
         if (kind, name) == ("flow", "nothing"):
@@ -121,7 +121,7 @@ def test_strange_classes(kind: str) -> None:
 
 @pytest.mark.parametrize("about", [[], [["a", 1]], "text", 3, False])
 @pytest.mark.parametrize("make", [any_size_flow, ddf.labelmaps.pretrained, lambda: None])
-def test_strange_abouts(make: object, about: object) -> None:
+def test_an_invalid_about_is_rejected(make: object, about: object) -> None:
     model = make()  # type: ignore[operator]
     if model is None:
         data = small_file("flow", [], about=about)
@@ -144,18 +144,16 @@ def table(**entry: object) -> bytes:
 
 DEEP = '{"a":' * 100_000
 TEXTS = {
-    "a header nested deep": safetensors(DEEP.encode()),
-    "metadata nested deep": safetensors(json.dumps({"__metadata__": {"ddf": DEEP}}).encode()),
-    "metadata nested not so deep": safetensors(json.dumps({"__metadata__": {"ddf": "[" * 70 + "]" * 70}}).encode()),
-    "metadata that are a text": safetensors(b'{"__metadata__": "x"}'),
-    "metadata that are a number": safetensors(b'{"__metadata__": {"ddf": 3}}'),
+    "a deeply nested header": safetensors(DEEP.encode()),
+    "deeply nested metadata": safetensors(json.dumps({"__metadata__": {"ddf": DEEP}}).encode()),
+    "less deeply nested metadata": safetensors(json.dumps({"__metadata__": {"ddf": "[" * 70 + "]" * 70}}).encode()),
+    "metadata that is a string": safetensors(b'{"__metadata__": "x"}'),
+    "metadata that contains a number": safetensors(b'{"__metadata__": {"ddf": 3}}'),
     "a header that is a list": safetensors(b"[]"),
-    "a key twice": safetensors(b'{"__metadata__": {}, "__metadata__": {}}'),
-    "a key twice in the metadata": safetensors(b'{"__metadata__": {"ddf": "{\\"kind\\": 1, \\"kind\\": 2}"}}'),
+    "a duplicate key": safetensors(b'{"__metadata__": {}, "__metadata__": {}}'),
+    "a duplicate key in the metadata": safetensors(b'{"__metadata__": {"ddf": "{\\"kind\\": 1, \\"kind\\": 2}"}}'),
     "a header in UTF-16": safetensors('{"__metadata__": {}}'.encode("utf-16")),
-    "a name that is half a character": safetensors(
-        b'{"\\ud800": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}'
-    ),
+    "a name with a lone surrogate": safetensors(b'{"\\ud800": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}'),
     "an entry that is a number": safetensors(b'{"x": 3}'),
     "an unknown dtype": table(dtype="F9"),
     "a dtype that is a list": table(dtype=[]),
@@ -166,7 +164,7 @@ TEXTS = {
     "a shape with NaN": table(shape=[float("nan")]),
     "a shape beyond 64 bits": table(shape=[1 << 64, 0], data_offsets=[0, 0]),
     "a shape whose product is beyond 64 bits": table(shape=[1 << 40, 1 << 40, 0], data_offsets=[0, 0]),
-    "a shape of many sizes": table(shape=[1] * 33),
+    "a shape with many dimensions": table(shape=[1] * 33),
     "offsets that are floats": table(data_offsets=[0.0, 2.0]),
     "offsets that are booleans": table(data_offsets=[False, 2]),
     "three offsets": table(data_offsets=[0, 1, 2]),
@@ -174,13 +172,13 @@ TEXTS = {
     "offsets that leave a gap": table(data_offsets=[1, 2], shape=[1]),
     "a header of 2^60 bytes": (1 << 60).to_bytes(8, "little") + b"{}",
     "zeros": bytes(1000),
-    "a text": b"This is not a model.\n" * 9,
+    "text": b"This is not a model.\n" * 9,
     "nothing": b"",
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_files_that_are_not_model_files(name: str, tmp_path: Path) -> None:
+def test_files_that_are_not_model_files_are_rejected(name: str, tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match=r"^the file (is|has)"):
         model_from_bytes(TEXTS[name], "the file")
     (tmp_path / "model").write_bytes(TEXTS[name])
@@ -188,7 +186,7 @@ def test_files_that_are_not_model_files(name: str, tmp_path: Path) -> None:
         ddf.load(tmp_path / "model")
 
 
-def test_deep_specs() -> None:
+def test_deeply_nested_specs_are_rejected() -> None:
     deep: object = 0
     for _ in range(55):
         deep = [deep]
@@ -198,7 +196,7 @@ def test_deep_specs() -> None:
         ddf.FlowSpec.from_json(DEEP)
 
 
-def test_long_reasons_are_cut() -> None:
+def test_long_reasons_are_truncated() -> None:
     with pytest.raises(DamagedFileError) as caught:
         model_from_bytes(small_file("flow", [], kind="x" * 100_000))
     assert len(str(caught.value)) < 1000
@@ -207,7 +205,7 @@ def test_long_reasons_are_cut() -> None:
     assert len(str(caught.value)) < 1000
 
 
-def test_an_archive_is_not_a_model(tmp_path: Path) -> None:
+def test_an_archive_is_not_accepted_as_a_model(tmp_path: Path) -> None:
     (tmp_path / "maps.ddf").write_bytes(compress(np.zeros((2, 4, 4), np.uint8), coupling_flow()))
     with pytest.raises(DamagedFileError, match=r"maps.ddf is an archive, not a model file: open it with ddf.Archive"):
         ddf.load(tmp_path / "maps.ddf")

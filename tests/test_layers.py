@@ -1,4 +1,4 @@
-"""Every layer keeps the contract of layers."""
+"""Every layer fulfills the contract of layers."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_inverse_undoes_forward(name: str, k: int, device: str) -> None:
 def test_layer_is_a_bijection(name: str, k: int) -> None:
     flow = layer_flow(name, k)
     size = torch.Size(flow.shape).numel()
-    if k**size > 10_000:  # too many: shown for fewer classes
+    if k**size > 10_000:  # too many to enumerate; tested with fewer classes
         assert k == 91
         return
     x = everything(k, flow.shape)
@@ -55,32 +55,32 @@ def test_layer_is_a_bijection(name: str, k: int) -> None:
 def test_a_sample_does_not_depend_on_its_batch(name: str) -> None:
     flow = layer_flow(name, 8)
     x = torch.randint(8, (300, *flow.shape))
-    whole = flow.encode(x, batch_size=300)
+    complete = flow.encode(x, batch_size=300)
     for batch_size in (1, 7, 64):
         parts = flow.encode(x, batch_size=batch_size).parts
-        assert all(torch.equal(a, b) for a, b in zip(parts, whole.parts, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(parts, complete.parts, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["dense", "mlp"])
 def test_near_ties_do_not_depend_on_the_batch(kind: str) -> None:
-    # 91 logits for each of thousands of symbols: in single precision some are close enough to change places.
+    # Of 91 logits for each of thousands of symbols, some are close enough to swap in single precision.
     if kind == "dense":
         coupling = DenoisingCoupling(randomize(DenseNet(91, 2, 2, blocks=2, hidden=32)), top=91)
         given = torch.randint(91, (64, 2, 8, 8))
     else:
         coupling = DenoisingCoupling(randomize(MLP(91, 4, 4, hidden=256)), top=91)
         given = torch.randint(91, (3000, 4))
-    whole = argsort_top(coupling.decide(given), 91, dim=1)
+    complete = argsort_top(coupling.decide(given), 91, dim=1)
     alone = torch.cat([argsort_top(coupling.decide(one), 91, dim=1) for one in given.split(1)])
-    assert torch.equal(alone, whole)
+    assert torch.equal(alone, complete)
 
 
 @pytest.mark.parametrize("k", [8, 91, 256])
 @pytest.mark.parametrize("layers", [2, 4])
 def test_exact_ties_do_not_depend_on_the_batch(k: int, layers: int) -> None:
-    """Classes that never occur get the same gradients, so their weights stay the same, and so do their logits.
+    """Classes that never occur get equal gradients, so their weights and logits stay equal, except for rounding.
 
-    But for rounding: a product of matrices may add up equal columns in different orders.
+    A matrix product may add up equal columns in different orders.
     """
     coupling = DenoisingCoupling(randomize(MLP(k, 1, 2, hidden=256, layers=layers)), top=k, partition=ChannelSplit(1))
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_exact_ties_do_not_depend_on_the_batch(k: int, layers: int) -> None:
         assert torch.equal(torch.cat([coupling.inverse(part, nothing) for part in z.split(size)]), x)
 
 
-def test_deciding_leaves_the_modes_of_a_net_alone() -> None:
+def test_decisions_do_not_change_the_modes_of_a_net() -> None:
     coupling = DenoisingCoupling(mlp(8, 1, 1), top=8).train()
     coupling.net.stack[0].eval()
     coupling(torch.zeros(1, 2, dtype=torch.long), nothing)
@@ -110,7 +110,7 @@ def test_carry_returns_what_forward_returns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_mode_and_gradients_of_a_frozen_layer_stay(name: str) -> None:
+def test_a_frozen_layer_keeps_its_mode_and_gets_no_gradients(name: str) -> None:
     layer, shape = LAYERS[name](3)
     x = torch.randint(3, (10, *shape))
 
@@ -121,7 +121,7 @@ def test_mode_and_gradients_of_a_frozen_layer_stay(name: str) -> None:
     before, emitted_before = run()
     layer.freeze()
     layer.train()
-    torch.nn.Sequential(layer).train().requires_grad_(True)  # whatever the caller does
+    torch.nn.Sequential(layer).train().requires_grad_(True)  # what the caller sets has no effect
     after, emitted_after = run()
     assert layer.frozen
     assert not any(module.training for module in layer.modules())
@@ -166,7 +166,7 @@ def test_repr_is_one_line_that_names_the_layer(name: str) -> None:
     assert "\n" not in repr(layer)
 
 
-# ---- Each layer does what its name says ------------------------------------------------------------------------------
+# ---- Individual layers -----------------------------------------------------------------------------------------------
 
 
 def test_squeeze_turns_cells_into_channels() -> None:
@@ -179,20 +179,20 @@ def test_squeeze_turns_cells_into_channels() -> None:
     assert torch.equal(z, torch.nn.functional.pixel_unshuffle(x, 2))
 
 
-def test_shuffles_are_drawn_by_their_seed() -> None:
+def test_the_seed_determines_a_shuffle() -> None:
     assert torch.equal(Shuffle(64, seed=1).order, Shuffle(64, seed=1).order)
     assert not torch.equal(Shuffle(64, seed=1).order, Shuffle(64, seed=2).order)
     assert "order" in Shuffle(4).state_dict()
 
 
-def test_shuffles_take_permutations_of_any_kind() -> None:
+def test_shuffles_accept_any_sequence() -> None:
     for permutation in (torch.tensor([1, 0]), np.array([1, 0]), range(1, -1, -1)):
         assert Shuffle(2, permutation=permutation).permutation == (1, 0)
     with pytest.raises(TypeError):
         Shuffle(2, permutation=[1.0, 0.0])
 
 
-def test_only_modules_predict() -> None:
+def test_only_modules_are_accepted_as_nets() -> None:
     with pytest.raises(TypeError, match=r"SplitPrior: the net must be a torch.nn.Module, not a function"):
         SplitPrior(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"the partition must be a Partition, such as ChannelSplit\(\), not 'channels'"):
@@ -213,10 +213,10 @@ def test_coupling_changes_only_part_b() -> None:
             x_a, x_b = layer.partition.split(x)
             z_a, z_b = layer.partition.split(z)
             assert torch.equal(x_a, z_a)
-            assert not torch.equal(x_b, z_b), f"{name} does nothing"
+            assert not torch.equal(x_b, z_b), f"{name} has no effect"
 
 
-def test_right_predictions_become_zero() -> None:
+def test_correct_predictions_become_zero() -> None:
     net = mlp(8, 1, 1)
     x_a = torch.randint(8, (100, 1))
     predicted = net(x_a).argmax(1)
@@ -235,7 +235,7 @@ def test_untrained_couplings_are_the_identity() -> None:
 
 
 @pytest.mark.parametrize(("factor_out", "kept"), [("a", 1), ("b", 0)])
-def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: int) -> None:
+def test_split_prior_factors_out_the_selected_part(factor_out: str, kept: int) -> None:
     prior = SplitPrior(dense(8, 2, 2), factor_out=factor_out)
     x = torch.randint(8, (5, 4, 3, 3))
     parts = x[:, :2], x[:, 2:]
@@ -246,7 +246,7 @@ def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: i
     torch.testing.assert_close(emitted[1], prior.net(parts[kept]))
 
 
-# ---- What cannot work is refused, in the layer's name ----------------------------------------------------------------
+# ---- Errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_split_prior_factors_out_the_part_it_is_told_to(factor_out: str, kept: i
         ),
     ],
 )
-def test_impossible_layers_are_refused(make: object, message: str) -> None:
+def test_impossible_layers_are_rejected(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""Modular couplings: what they do to symbols, which scales they choose, and their straight-through gradient."""
+"""Modular couplings: their arithmetic, their choice of scales, and their straight-through gradient."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tests.zoo import nothing
 
 
 class Constant(MLP):
-    """Predicts the same logits whatever it is given."""
+    """Predicts the same logits for every input."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         super().__init__(logits.shape[0], 1, logits.shape[1], hidden=8, layers=2)
@@ -31,7 +31,7 @@ def test_modular_coupling_scales_and_shifts() -> None:
 
 
 @pytest.mark.parametrize("k", [4, 6, 8, 9, 91])
-def test_scales_that_cannot_be_undone_are_never_chosen(k: int) -> None:
+def test_scales_that_are_not_invertible_are_never_chosen(k: int) -> None:
     logits = torch.zeros(k, 2)
     logits[:, 1] = torch.tensor([0.0 if s % 2 and s % 3 and s % 7 and s % 13 else 100.0 for s in range(k)])
     x = torch.stack([torch.zeros(k, dtype=torch.long), torch.arange(k)], dim=1)
@@ -41,14 +41,14 @@ def test_scales_that_cannot_be_undone_are_never_chosen(k: int) -> None:
     assert torch.equal(coupling.inverse(z, nothing), x)
 
 
-def test_two_classes_leave_no_scale() -> None:
+def test_two_classes_have_only_one_scale() -> None:
     assert ModularCoupling.outputs_per_symbol(2, scale=True) == 1
     assert ModularCoupling.outputs_per_symbol(3, scale=True) == 2
     assert ModularCoupling.outputs_per_symbol(3, scale=False) == 1
 
 
-def test_straight_through_gradient_is_that_of_the_softmax() -> None:
-    """A linear function of the result has the gradient that the softmax in place of the choice would give."""
+def test_the_straight_through_gradient_is_that_of_the_softmax() -> None:
+    """A linear function of the result has the gradient that the softmax would give instead of the choice."""
     k, temperature = 5, 0.3
     weights = torch.randn(k)
     x = torch.tensor([[0, 3]])
@@ -65,7 +65,7 @@ def test_straight_through_gradient_is_that_of_the_softmax() -> None:
 
 
 def test_the_plain_relaxation_is_the_sum_of_z_log_p() -> None:
-    """Also where p is far apart: the gradient that the other powers bound is not bounded here."""
+    """This holds for very unequal p too: unlike with other powers, the gradient is not bounded."""
     torch.manual_seed(0)
     k = 5
     coupling = ModularCoupling(MLP(k, 1, 2, hidden=16), temperature=2.0)

@@ -1,4 +1,4 @@
-"""Nets take symbols and give logits, and neither mixes up space, channels and classes."""
+"""Nets map symbols to logits, without mixing up space, channels and classes."""
 
 import pytest
 import torch
@@ -29,9 +29,9 @@ def test_logits_have_the_layout_of_cross_entropy(name: str, k: int, device: str)
     torch.testing.assert_close(net(one_hot(x, k)), logits)
 
 
-def test_a_pixel_reaches_only_its_neighbourhood() -> None:
-    """Symbols laid out in the wrong order (a view where a permutation is needed) would reach all over the map."""
-    net = randomize(DenseNet(3, 4, 2, blocks=1, hidden=8))  # two 3 × 3 convolutions: a reach of 2
+def test_a_pixel_affects_only_its_neighborhood() -> None:
+    """Symbols in the wrong memory order (a view instead of a permutation) would affect the entire map."""
+    net = randomize(DenseNet(3, 4, 2, blocks=1, hidden=8))  # two 3 × 3 convolutions reach 2 pixels
     x = torch.randint(3, (1, 4, 12, 12))
     for channel in range(4):
         changed = x.clone()
@@ -43,7 +43,7 @@ def test_a_pixel_reaches_only_its_neighbourhood() -> None:
         assert (columns - 6).abs().max() <= 2
 
 
-def test_a_map_that_moves_takes_its_predictions_along() -> None:
+def test_predictions_are_translation_equivariant() -> None:
     net = randomize(DenseNet(3, 2, 2, blocks=1, hidden=8))
     x = torch.randint(3, (1, 2, 16, 16))
     moved = x.roll((3, 5), dims=(2, 3))
@@ -58,14 +58,14 @@ def test_a_map_that_moves_takes_its_predictions_along() -> None:
         (torch.zeros(1, 7, 2), ValueError, r"one-hot vectors \(batch, 8, 2, …\), not \(1, 7, 2\)"),
     ],
 )
-def test_what_a_net_does_not_take_is_refused(x: torch.Tensor, error: type[Exception], message: str) -> None:
+def test_invalid_inputs_of_nets_are_rejected(x: torch.Tensor, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         MLP(8, 2, 1)(x)
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_a_net_can_tell_every_class_of_every_channel(name: str) -> None:
-    """Logits that depend on one class of one input channel and act on one class of one output channel."""
+def test_a_net_distinguishes_every_class_of_every_channel(name: str) -> None:
+    """Each class of each input channel leads to different logits."""
     make, given, _ = NETS[name]
     net = make(3, 5, 3)
     x = torch.zeros(1, *given, dtype=torch.long)
@@ -79,7 +79,7 @@ def test_a_net_can_tell_every_class_of_every_channel(name: str) -> None:
 
 
 @pytest.mark.parametrize("net", [MLP(8, 2, 3), DenseNet(8, 2, 3, blocks=2, hidden=16)])
-def test_a_new_net_prefers_nothing(net: MLP | DenseNet) -> None:
+def test_a_new_net_predicts_a_uniform_distribution(net: MLP | DenseNet) -> None:
     x = torch.randint(8, (4, 2, *([] if isinstance(net, MLP) else [5, 5])))
     assert (net(x) == 0).all()
 
@@ -121,20 +121,20 @@ def test_convolution_is_the_same_in_double_precision(kernel_size: int, size: tup
         (lambda: DenseNet(2, 1, 1, 1, 8).output_shape((3, 4, 4)), r"DenseNet takes maps \(1, height, width\)"),
     ],
 )
-def test_impossible_nets_are_refused(make: object, message: str) -> None:
+def test_impossible_nets_are_rejected(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
 
 
-def test_features_of_an_untrained_tanh_net_are_centred() -> None:
-    """So that nothing is common to all inputs: what training then learns first is to tell them apart."""
+def test_features_of_an_untrained_tanh_net_are_centered() -> None:
+    """Without a component common to all inputs, training first learns to tell them apart."""
     shares = {}
     for activation in ("relu", "tanh"):
         torch.manual_seed(0)
         net = MLP(91, 1, 1, activation=activation)
         features = net.stack[:-1](torch.eye(net.in_planes)[:91]).detach()
         shares[activation] = float(features.mean(0).square().sum() / features.square().sum(1).mean())
-        assert not net(torch.tensor([[3], [90]])).any()  # an untrained coupling does nothing
+        assert not net(torch.tensor([[3], [90]])).any()  # an untrained coupling is the identity
     assert shares["tanh"] < 0.05
     assert shares["relu"] > 0.5
     with pytest.raises(ValueError, match="activation='gelu' must be one of relu, tanh"):
@@ -146,10 +146,10 @@ def test_nets_can_be_compiled_and_vectorized(name: str) -> None:
     make, given, _ = NETS[name]
     net = make(3, 5, 3)
     x = torch.randint(3, (4, *given))
-    want = net(x)
-    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)  # raises an error where the graph would break
-    torch.testing.assert_close(compiled(x), want)
-    torch.testing.assert_close(torch.func.vmap(lambda one: net(one[None])[0])(x), want)
+    expected = net(x)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)  # raises an error at graph breaks
+    torch.testing.assert_close(compiled(x), expected)
+    torch.testing.assert_close(torch.func.vmap(lambda one: net(one[None])[0])(x), expected)
     ensemble = [make(3, 5, 3), randomize(make(3, 5, 3), seed=1)]
     parameters, buffers = torch.func.stack_module_state(ensemble)
     together = torch.func.vmap(lambda *state: torch.func.functional_call(net, state, (x,)))(parameters, buffers)

@@ -1,4 +1,4 @@
-"""A layer, a partition and a net that a user wrote can do everything that the built-in ones can."""
+"""User-defined layers, partitions and nets can do everything that the built-in ones can."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ K = 3
 
 
 class RowDifference(Layer):
-    """Each row minus the row above, modulo K."""
+    """Subtracts from each row the row above, modulo K."""
 
     def output_shape(self, shape: Shape) -> Shape:
         return shape
@@ -42,7 +42,7 @@ class RowDifferenceSpec(LayerSpec, builds=RowDifference):
 @register
 @dataclass(frozen=True)
 class RowParity(Partition):
-    """The even rows, and the odd ones."""
+    """Splits a map into its even and its odd rows."""
 
     def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
         half = (shape[0], (shape[1] or 0) // 2, shape[2])
@@ -84,7 +84,7 @@ class OddRowsSpec(LayerSpec, builds=OddRows):
         return OddRows(self.net.build(num_classes, *RowParity().shapes(shape)))
 
 
-def test_own_layers_are_trained_saved_exported_compressed_sampled_and_explained(tmp_path: Path) -> None:
+def test_custom_layers_are_trained_saved_exported_compressed_sampled_and_explained(tmp_path: Path) -> None:
     maps = np.stack(draw_maps(60, (8, 8), K))
     x = torch.from_numpy(maps.astype(np.int64))[:, None]
     net = spec.DenseNetSpec(blocks=1, hidden=16)
@@ -126,8 +126,8 @@ def test_own_layers_are_trained_saved_exported_compressed_sampled_and_explained(
         samples = either.sample(4, torch.Generator().manual_seed(0))
         assert samples.shape == (4, 1, 8, 8)
         found = analysis.bits_of(either, x[:5].numpy())
-        want = either.bits_per_dim(x[:5]) * 64
-        np.testing.assert_allclose(found.by_symbol.reshape(5, -1).sum(axis=1), want.numpy(), rtol=1e-6)
+        expected = either.bits_per_dim(x[:5]) * 64
+        np.testing.assert_allclose(found.by_symbol.reshape(5, -1).sum(axis=1), expected.numpy(), rtol=1e-6)
         assert [name for name, _ in found.by_layer] == ["1 OddRows", "base"]
         states = analysis.states_of(either, x[0].numpy())
         assert [(state.layer, state.left) for state in states] == [
@@ -140,7 +140,7 @@ def test_own_layers_are_trained_saved_exported_compressed_sampled_and_explained(
 
 
 def test_a_plain_module_is_trained_as_a_classifier() -> None:
-    """Its embedding learns which symbol follows which."""
+    """Train an embedding to predict the next symbol."""
     first = torch.randint(8, (2000, 1), generator=torch.Generator().manual_seed(0))
     x = torch.cat([first, (first * 3 + 1) % 8], dim=1)
     coupling = ddf.DenoisingCoupling(PlainNet(8), top=8, num_classes=8)
@@ -150,7 +150,7 @@ def test_a_plain_module_is_trained_as_a_classifier() -> None:
     assert torch.equal(flow.decode(flow.encode(x)), x)
 
 
-def test_a_layer_that_changes_the_shape_must_say_where_symbols_go() -> None:
+def test_a_layer_that_changes_the_shape_must_implement_follow() -> None:
     class Half(Layer):
         def output_shape(self, shape: Shape) -> Shape:
             return ((shape[0] or 0) // 2, *shape[1:])

@@ -11,7 +11,7 @@ from ddf.nets import MLP
 
 
 class BestGuess(MLP):
-    """The classifier of the appendices: predicts x_2 from x_1 as well as a table of their joint counts allows."""
+    """The classifier of the appendices: predicts x_2 from x_1 as well as their joint counts allow."""
 
     def __init__(self, counts: torch.Tensor) -> None:
         super().__init__(2, 1, 1, hidden=8, layers=2)
@@ -23,7 +23,7 @@ class BestGuess(MLP):
 
 
 def bits(counts: torch.Tensor, coupled: bool) -> float:
-    """The best log-likelihood, in bits, that a factorised distribution reaches, before or after the coupling."""
+    """Return the best log-likelihood in bits of a factorized distribution, before or after the coupling."""
     x = torch.cat([torch.tensor([[i, j]]).repeat(int(counts[i, j]), 1) for i in (0, 1) for j in (0, 1)])
     layers = [DenoisingCoupling(BestGuess(counts), top=2)] if coupled else []
     flow = Flow(layers, FactorizedCategorical(2, (2,)), (2,))

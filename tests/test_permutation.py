@@ -1,4 +1,4 @@
-"""The conditional permutation agrees with its definition, whatever it is given."""
+"""The conditional permutation agrees with its definition for all inputs."""
 
 import math
 
@@ -33,7 +33,7 @@ def agrees_with_definition(theta: torch.Tensor, top: int) -> None:
     k = theta.shape[-1]
     expected = torch.tensor([slow_argsort_top(row, top) for row in theta.tolist()])
     assert torch.equal(argsort_top(theta, top), expected)
-    everywhere = theta[:, None].expand(-1, k, -1)  # each row once for each class
+    everywhere = theta[:, None].expand(-1, k, -1)  # each row repeated for each class
     symbols = torch.arange(k).expand(len(theta), k)
     assert torch.equal(unrank(symbols, everywhere, top), expected)
     assert torch.equal(rank(symbols, everywhere, top), expected.argsort(-1))
@@ -69,7 +69,7 @@ def test_every_number_of_classes_agrees_with_the_definition(k: int, kind: str) -
         agrees_with_definition(theta, top)
 
 
-def test_worked_example() -> None:
+def test_the_worked_example() -> None:
     theta = torch.tensor([0.10, 0.30, 0.05, 0.40, 0.15])
     assert argsort_top(theta, top=2).tolist() == [3, 1, 2, 0, 4]
     assert [int(rank(torch.tensor(x), theta, top=2)) for x in (3, 1, 2, 0, 4)] == [0, 1, 2, 3, 4]
@@ -95,13 +95,13 @@ def test_unrank_undoes_rank_for_any_shape_and_axis(
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
-def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch, dim: int) -> None:
+def test_the_block_size_does_not_matter(monkeypatch: pytest.MonkeyPatch, dim: int) -> None:
     theta = torch.randint(-3, 4, (50, 60, 7)).movedim(2, dim).float()
     x = torch.randint(7, (50, 60))
-    whole = rank(x, theta, 3, dim=dim), unrank(x, theta, 3, dim=dim), rank(x, theta, 7, dim=dim)
+    unsplit = rank(x, theta, 3, dim=dim), unrank(x, theta, 3, dim=dim), rank(x, theta, 7, dim=dim)
     monkeypatch.setitem(internals._BLOCK_ENTRIES, "cpu", 7 * 13)
     blocks = rank(x, theta, 3, dim=dim), unrank(x, theta, 3, dim=dim), rank(x, theta, 7, dim=dim)
-    assert all(torch.equal(a, b) for a, b in zip(whole, blocks, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(unsplit, blocks, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8, torch.int8, torch.int16])
@@ -123,7 +123,7 @@ def test_dtype_of_symbols_is_kept(dtype: torch.dtype, k: int) -> None:
     assert unrank(z, theta, k - 1).dtype == dtype
 
 
-def test_dtype_of_symbols_grows_when_the_ranks_do_not_fit() -> None:
+def test_dtype_is_widened_when_the_ranks_do_not_fit() -> None:
     theta = torch.arange(300.0).expand(2, 300)
     z = rank(torch.tensor([0, 255], dtype=torch.uint8), theta, 300)
     assert z.tolist() == [299, 44]
@@ -140,7 +140,7 @@ def test_devices_agree(device: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [2, 8, 91])
-def test_nan_is_refused(k: int) -> None:
+def test_nan_is_rejected(k: int) -> None:
     theta = torch.zeros(10, k)
     theta[3, 1] = math.nan
     x = torch.zeros(10, dtype=torch.long)
@@ -149,7 +149,7 @@ def test_nan_is_refused(k: int) -> None:
             operation()
 
 
-def test_opposite_infinities_are_not_taken_for_nan() -> None:
+def test_opposite_infinities_are_not_mistaken_for_nan() -> None:
     assert rank(torch.tensor([0]), torch.tensor([[-math.inf, math.inf, 0.0]]), 3).item() == 2
 
 
@@ -171,7 +171,7 @@ def test_opposite_infinities_are_not_taken_for_nan() -> None:
         (torch.tensor([0]), [[0.0, 1.0]], 1, TypeError, r"theta must be a tensor, but it is a list"),
     ],
 )
-def test_bad_input_is_refused(
+def test_bad_input_is_rejected(
     x: torch.Tensor, theta: torch.Tensor, top: int, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -183,6 +183,6 @@ def test_bad_input_is_refused(
             argsort_top(theta, top)
 
 
-def test_axis_that_is_not_there_is_refused() -> None:
+def test_a_missing_axis_is_rejected() -> None:
     with pytest.raises(ValueError, match="dim=2, but theta has 2 axes"):
         rank(torch.tensor([0]), torch.zeros(1, 8), 4, dim=2)

@@ -1,4 +1,4 @@
-"""Progress is a bar on a terminal and a line now and then in a log."""
+"""Progress is a bar on a terminal and an occasional line in a log."""
 
 import io
 import sys
@@ -33,7 +33,7 @@ def test_a_log_gets_a_line_every_15_seconds(capsys: pytest.CaptureFixture[str], 
     ]
 
 
-def test_the_estimate_leaves_out_earlier_steps(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+def test_the_estimate_excludes_earlier_steps(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
     with Progress("training", 100) as progress:
         progress.resume(50)
         clock[0] += 20
@@ -41,7 +41,7 @@ def test_the_estimate_leaves_out_earlier_steps(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "training: 60%, 0.5 bits, 0:20 elapsed, 1:20 left\n"
 
 
-def test_an_unknown_total(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+def test_an_unknown_total_is_supported(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
     with Progress("verifying", None, "block") as progress:
         clock[0] += 20
         progress.update(1234)

@@ -1,4 +1,4 @@
-"""A flow and its plain data say the same."""
+"""A flow and its spec describe the same architecture."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ EVERYTHING = FlowSpec(
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_architecture_is_the_same_after_json_and_building(name: str) -> None:
+def test_an_architecture_survives_json_and_building(name: str) -> None:
     spec = ARCHITECTURES[name]()
     assert FlowSpec.from_json(spec.to_json()) == spec
     built = spec.build(seed=1).spec
@@ -65,7 +65,7 @@ def test_shuffles_follow_the_seed_of_the_flow_and_are_never_the_identity() -> No
     assert FlowSpec(2, (1,), (ShuffleSpec(),)).build().layers[0].order.tolist() == [0]
 
 
-def test_a_shuffle_with_a_seed_of_its_own_is_as_it_was() -> None:
+def test_a_shuffle_with_its_own_seed_does_not_change() -> None:
     text = (
         '{"kind": "Flow", "num_classes": 2, "shape": [4], "layers": [{"kind": "Shuffle", "seed": 1}], "base": {"kind": '
     )
@@ -75,7 +75,7 @@ def test_a_shuffle_with_a_seed_of_its_own_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_flow_built_by_hand_has_a_spec_that_builds_it(name: str) -> None:
+def test_a_flow_built_by_hand_has_a_spec_that_rebuilds_it(name: str) -> None:
     flow = layer_flow(name, 8)
     again = FlowSpec.from_json(flow.spec.to_json(indent=2)).build()
     again.load_state_dict(flow.state_dict())
@@ -83,7 +83,7 @@ def test_flow_built_by_hand_has_a_spec_that_builds_it(name: str) -> None:
     assert torch.equal(again.log_prob(x), flow.log_prob(x))
 
 
-def test_every_option_survives() -> None:
+def test_every_option_survives_json() -> None:
     assert FlowSpec.from_json(EVERYTHING.to_json()) == EVERYTHING
     assert EVERYTHING.build().spec == EVERYTHING
 
@@ -100,7 +100,7 @@ def test_json_is_plain() -> None:
     }
 
 
-def test_weights_follow_from_the_seed() -> None:
+def test_the_seed_determines_the_weights() -> None:
     spec = architectures.eight_gaussians()
 
     def weights(seed: int) -> torch.Tensor:
@@ -133,7 +133,7 @@ def replaced(**changes: object) -> str:
         (replaced(base={"kind": "Squeeze"}), "Flow: base=.* is not of the type"),
     ],
 )
-def test_what_is_no_spec_is_refused(text: str, message: str) -> None:
+def test_invalid_specs_are_rejected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FlowSpec.from_json(text)
 
@@ -154,12 +154,12 @@ def test_what_is_no_spec_is_refused(text: str, message: str) -> None:
         (FlowSpec(2, (1, None, None), ()), "needs a fixed size"),
     ],
 )
-def test_impossible_specs_are_refused_when_built(spec: FlowSpec, message: str) -> None:
+def test_impossible_specs_are_rejected_when_built(spec: FlowSpec, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         spec.build()
 
 
-def test_layers_without_a_spec_are_named() -> None:
+def test_an_error_names_layers_without_a_spec() -> None:
     class Flip(Rearrangement):
         def output_shape(self, shape: Shape) -> Shape:
             return shape
@@ -186,7 +186,7 @@ def test_layers_without_a_spec_are_named() -> None:
         (architectures.cityscapes(), [4, 4, 4, 4, 4, 8], 6, (1, 4, 8)),
     ],
 )
-def test_architectures_are_those_of_the_paper(
+def test_architectures_match_the_paper(
     spec: FlowSpec, couplings: list[int], priors: int, latent: tuple[int, ...]
 ) -> None:
     assert [layer.top for layer in spec.layers if isinstance(layer, DenoisingCouplingSpec)] == couplings
@@ -196,7 +196,7 @@ def test_architectures_are_those_of_the_paper(
     assert flow.latent_shape(flow.shape) == latent
 
 
-def test_unknown_couplings_are_refused() -> None:
+def test_unknown_couplings_are_rejected() -> None:
     with pytest.raises(ValueError, match="coupling='additive' must be 'denoising' or 'modular'"):
         architectures.eight_gaussians("additive")
     with pytest.raises(ValueError, match="couplings=0, but at least 1 is needed"):

@@ -14,7 +14,7 @@ def test_smallest_dtype_holds_all_classes(k: int, dtype: torch.dtype) -> None:
     assert smallest_dtype(k) == dtype
 
 
-def test_one_hot_keeps_space_and_channels_apart() -> None:
+def test_one_hot_does_not_mix_space_and_channels() -> None:
     x = torch.randint(5, (3, 4, 6, 7))
     vectors = one_hot(x, 5)
     assert vectors.shape == (3, 5, 4, 6, 7)
@@ -28,16 +28,16 @@ def test_dtype_is_kept(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint16, torch.uint32, torch.uint64])
-def test_dtypes_that_torch_hardly_computes_with_are_changed(dtype: torch.dtype) -> None:
+def test_dtypes_that_torch_barely_supports_are_converted(dtype: torch.dtype) -> None:
     assert check_symbols(torch.tensor([0, 1], dtype=torch.int64).to(dtype), 2).tolist() == [0, 1]
 
 
-def test_dtype_grows_when_it_cannot_hold_all_classes() -> None:
+def test_dtype_is_widened_when_it_cannot_hold_all_classes() -> None:
     assert check_symbols(torch.tensor([100], dtype=torch.int8), 200).dtype == torch.uint8
     assert check_symbols(torch.tensor([100], dtype=torch.uint8), 1000).dtype == torch.int16
 
 
-def test_no_symbols_are_fine() -> None:
+def test_empty_tensors_are_supported() -> None:
     assert check_symbols(torch.zeros(0, 3, dtype=torch.uint8), 2).shape == (0, 3)
 
 
@@ -49,6 +49,6 @@ def test_no_symbols_are_fine() -> None:
         (torch.tensor([1.0]), TypeError, r"masks must hold integers 0…1, but its dtype is torch.float32"),
     ],
 )
-def test_what_is_no_symbol_is_refused(x: torch.Tensor, error: type[Exception], message: str) -> None:
+def test_invalid_symbols_are_rejected(x: torch.Tensor, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         check_symbols(x, 2, name="masks")

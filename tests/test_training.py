@@ -1,4 +1,4 @@
-"""Training reaches what theory allows, and survives what happens to runs."""
+"""Training reaches the theoretical optimum, and runs survive interruption."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ SMALL = FlowSpec(
 
 
 def joint_distribution(seed: int = 0) -> torch.Tensor:
-    """A random distribution of two symbols that depend on each other."""
+    """Return a random distribution of two dependent symbols."""
     return torch.randn(K * K, generator=torch.Generator().manual_seed(seed)).mul(1.5).softmax(0).view(K, K).double()
 
 
@@ -51,7 +51,7 @@ def draw(p: torch.Tensor, n: int, seed: int) -> torch.Tensor:
 
 
 def expected_bits(flow: Flow, p: torch.Tensor) -> float:
-    """Bits per dimension on the true distribution itself: no sampling noise."""
+    """Return the bits per dimension under the true distribution, without sampling noise."""
     return float((flow.bits_per_dim(everything(K, (2,))) * p.flatten()).sum())
 
 
@@ -73,7 +73,7 @@ def test_a_coupling_reaches_its_theoretical_optimum() -> None:
     flow = Flow([DenoisingCoupling(ddf.MLP(K, 1, 1, hidden=64), top=K)], FactorizedCategorical(K, (2,)), (2,))
     fit(flow, draw(p, 20_000, seed=1), config=FAST, device="cpu")
     assert ideal_coupling(p) - 1e-9 <= expected_bits(flow, p) < ideal_coupling(p) + 0.01
-    assert ideal_coupling(p) < (entropy(p.sum(0)) + entropy(p.sum(1))) / 2 - 0.05  # there was something to learn
+    assert ideal_coupling(p) < (entropy(p.sum(0)) + entropy(p.sum(1))) / 2 - 0.05  # there is something to learn
 
 
 def test_a_split_prior_reaches_the_entropy() -> None:
@@ -85,7 +85,7 @@ def test_a_split_prior_reaches_the_entropy() -> None:
 
 
 def test_a_discrete_flow_learns_end_to_end() -> None:
-    """x_b = x_a + 2 mod 5, nine times out of ten: a location can undo that. Biased gradients find part of the way."""
+    """x_b = x_a + 2 mod 5 nine times out of ten, which a location can undo. Biased gradients get part of the way."""
     p = torch.full((K, K), 0.1 / (K - 1), dtype=torch.float64)
     for a in range(K):
         p[a, (a + 2) % K] = 0.9
@@ -117,7 +117,7 @@ def test_a_small_version_of_the_demo() -> None:
     assert EightGaussians.coupling_optimum() - 0.02 < bits < 4.68
 
 
-def test_eight_gaussians_are_known_exactly() -> None:
+def test_the_optima_of_the_eight_gaussians_are_exact() -> None:
     assert EightGaussians.entropy() == pytest.approx(4.5589, abs=5e-5)
     assert EightGaussians.coupling_optimum() == pytest.approx(4.6076, abs=5e-5)
     assert EightGaussians.coupling_optimum(couplings=2) == pytest.approx(4.5767, abs=5e-5)
@@ -129,7 +129,7 @@ def test_eight_gaussians_are_known_exactly() -> None:
     assert (seen - EightGaussians.probabilities().flatten()).abs().sum() < 0.06
 
 
-# ---- The same again, and going on ------------------------------------------------------------------------------------
+# ---- Reproducing and resuming ----------------------------------------------------------------------------------------
 
 
 CONFIG = TrainingConfig(batch_size=50, max_epochs=4, ema=0.9, cosine=True, warmup_steps=20)
@@ -153,7 +153,7 @@ def test_a_resumed_run_ends_with_the_same_result(
     steps: int, ema: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, ema=ema)
-    whole, _ = train(config)
+    uninterrupted, _ = train(config)
     left = steps
     original = Stepper.step
 
@@ -169,9 +169,9 @@ def test_a_resumed_run_ends_with_the_same_result(
         with pytest.raises(KeyboardInterrupt):
             train(config, run=tmp_path / "run")
     again, bits = train(config, run=tmp_path / "run")
-    assert torch.equal(again, whole)
-    assert torch.equal(train(config, run=tmp_path / "run")[0], whole)  # finished: nothing is left to do
-    assert torch.equal(weights(ddf.load(tmp_path / "run" / "flow.safetensors")), whole)
+    assert torch.equal(again, uninterrupted)
+    assert torch.equal(train(config, run=tmp_path / "run")[0], uninterrupted)  # finished: nothing is left to do
+    assert torch.equal(weights(ddf.load(tmp_path / "run" / "flow.safetensors")), uninterrupted)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["validation_bits"] == bits
     assert {"epoch", "train_bits", "validation_bits", "layer"} <= lines[0].keys()
@@ -268,7 +268,7 @@ def test_validation_data_can_be_passed() -> None:
     assert fitted.validation_bits == pytest.approx(float(flow.bits_per_dim(held_out).mean()))
 
 
-# ---- What goes wrong -------------------------------------------------------------------------------------------------
+# ---- Errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_directory_with_other_settings_is_rejected(tmp_path: Path) -> None:
@@ -347,14 +347,14 @@ def test_an_error_names_a_directory_that_cannot_be_created(tmp_path: Path) -> No
 def test_damage_in_a_run_directory_is_reported(tmp_path: Path) -> None:
     train(run=tmp_path)
     part = tmp_path / "parts" / "000.safetensors"
-    whole = part.read_bytes()
-    part.write_bytes(whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:])
+    complete = part.read_bytes()
+    part.write_bytes(complete[:-7] + bytes([complete[-7] ^ 1]) + complete[-6:])
     with pytest.raises(RunConflictError, match=r"000.safetensors is damaged: .* checksum; delete it"):
         train(run=tmp_path)
     part.write_bytes(b"damaged")
     with pytest.raises(RunConflictError, match=r"000.safetensors is not a model file, or it is damaged .* delete it"):
         train(run=tmp_path)
-    part.write_bytes(whole)
+    part.write_bytes(complete)
     settings = (tmp_path / "settings.json").read_text()
     (tmp_path / "settings.json").write_text(settings[:100])
     with pytest.raises(RunConflictError, match=r"settings.json is damaged"):
@@ -393,7 +393,7 @@ def test_settings_can_be_changed_for_the_remaining_layers(tmp_path: Path, monkey
     assert torch.equal(mixed[:count], fast[:count])
     assert not torch.equal(mixed[count:], fast[count:])
     assert not torch.equal(mixed[:count], slow[:count])
-    assert torch.equal(train(slower, run=tmp_path)[0], mixed)  # the new settings are the run's now
+    assert torch.equal(train(slower, run=tmp_path)[0], mixed)  # the new settings now belong to the run
     with pytest.raises(RunConflictError, match=r"training.seed: 0 in the directory, 1 now"):
         train(replace(slower, seed=1), run=tmp_path, change_settings=True)
     assert torch.equal(train(replace(slower, memory_cap=0), run=tmp_path)[0], mixed)
@@ -405,7 +405,7 @@ class Dropping(ddf.MLP):
 
 
 def test_global_modes_and_seeds_have_no_effect() -> None:
-    """Neither the global seed, for a net with dropout, nor a mode without gradients."""
+    """Neither the global seed (for a net with dropout) nor a no-grad mode changes the result."""
     x = draw(joint_distribution(), 500, seed=1)
     results = []
     for seed, mode in ((0, torch.enable_grad()), (1, torch.no_grad()), (2, torch.inference_mode())):
@@ -508,7 +508,7 @@ def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_moments_are_restored_in_the_memory_format_of_their_parameters() -> None:
-    """Fused steps on a GPU refuse others."""
+    """Fused steps on a GPU reject any other format."""
     net = torch.nn.Conv2d(8, 8, 3).to(memory_format=torch.channels_last)
     steppers = []
     for _ in range(2):
@@ -524,7 +524,7 @@ def test_moments_are_restored_in_the_memory_format_of_their_parameters() -> None
     assert torch.equal(found, steppers[0].adam.state[net.weight]["exp_avg"])
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system does not have /dev/full")
 def test_an_error_names_the_folder_of_a_full_cache(tmp_path: Path) -> None:
     cache = Cache(4, (3,), 5, torch.device("cpu"), 0, tmp_path, "the data")
     cache.write(0, torch.zeros(2, 3, dtype=torch.uint8))

@@ -35,7 +35,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def randomize(module: Module, seed: int = 0) -> Module:
-    """Draws all weights anew, those that start at zero too."""
+    """Draw all weights at random, including those initialized to zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -45,8 +45,8 @@ def randomize(module: Module, seed: int = 0) -> Module:
 
 
 def nothing(*args: object) -> None:
-    """In the place of emit and draw, for layers that use neither."""
-    raise AssertionError("this layer factors nothing out")
+    """Stand in for emit and draw, for layers that use neither."""
+    raise AssertionError("this layer must not factor anything out")
 
 
 def dense(k: int, given: int, predicted: int) -> Net:
@@ -71,13 +71,13 @@ class PlainNet(nn.Module):
         randomize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        one_hot = x.is_floating_point()  # in flows that are trained end to end
+        one_hot = x.is_floating_point()  # in flows trained end to end
         features = x.movedim(1, -1) @ self.embedding.weight if one_hot else self.embedding(x.long())
         return self.readout(features).movedim(-1, 1)
 
 
-# Name → for K classes, a layer and the shape of a small sample for it. Maps have 4 symbols, vectors 2: so few that one
-# can go through all of them.
+# Name → for K classes, a layer and the shape of a small sample. Maps have 4 symbols and vectors 2: few enough to
+# enumerate all samples.
 LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
     "squeeze": lambda k: (Squeeze(), (1, 2, 2)),
     "shuffle, seeded": lambda k: (Shuffle(4, seed=3), (4, 1, 1)),
@@ -109,7 +109,7 @@ LOCALLY_TRAINED = [name for name in LAYERS if name.startswith("denoising")]
 
 
 def as_flow(layer: Layer, shape: tuple[int, ...], k: int, shared: bool = False) -> Flow:
-    """A flow of one layer."""
+    """Return a flow of one layer."""
     base = FactorizedCategorical(k, layer.output_shape(shape), shared=shared)
     return Flow([layer], randomize(base), shape)
 
@@ -119,7 +119,7 @@ def layer_flow(name: str, k: int) -> Flow:
 
 
 class TinyNet(Net):
-    """Two convolutions with a bottleneck between them: small even for many channels of many classes."""
+    """Two convolutions with a bottleneck: small even for many channels and classes."""
 
     def __init__(self, num_classes: int, in_channels: int, out_channels: int) -> None:
         super().__init__(num_classes, in_channels, out_channels)
@@ -166,7 +166,7 @@ ARCHITECTURES: dict[str, Callable[[], spec.FlowSpec]] = {
 
 
 def with_classes(flow: spec.FlowSpec, k: int) -> spec.FlowSpec:
-    """The same architecture for another number of classes."""
+    """Return the same architecture for another number of classes."""
     layers = (
         replace(layer, top=min(layer.top, k)) if isinstance(layer, spec.DenoisingCouplingSpec) else layer
         for layer in flow.layers
@@ -175,7 +175,7 @@ def with_classes(flow: spec.FlowSpec, k: int) -> spec.FlowSpec:
 
 
 def everything(k: int, shape: tuple[int, ...]) -> Tensor:
-    """All samples of a shape."""
+    """Return all samples of a shape."""
     size = torch.Size(shape).numel()
     return torch.tensor(list(product(range(k), repeat=size))).view(-1, *shape)
 
@@ -188,7 +188,7 @@ VALUES = (0, 3, 4, 9)
 
 
 def exact(flow: Flow, seed: int = 0, values: tuple[int, ...] | None = None) -> IntegerFlow:
-    """An integer flow with random weights."""
+    """Return an integer flow with random weights."""
     randomize(flow, seed)
     for layer in flow.layer_list():
         if isinstance(layer, Conditional):
@@ -198,7 +198,7 @@ def exact(flow: Flow, seed: int = 0, values: tuple[int, ...] | None = None) -> I
 
 
 def any_size_flow() -> IntegerFlow:
-    """Maps of any size that two squeezes divide, and a shared base."""
+    """Return a flow with a shared base, for maps of any size that two squeezes can divide."""
     net = spec.DenseNetSpec(blocks=1, hidden=8)
     layers = (spec.SqueezeSpec(), spec.SplitPriorSpec(net), spec.SqueezeSpec(), spec.SplitPriorSpec(net))
     base = spec.FactorizedCategoricalSpec(shared=True)
@@ -227,7 +227,7 @@ def vector_flow() -> IntegerFlow:
     return exact(spec.FlowSpec(7, (4,), layers).build())
 
 
-# Name → an integer flow, and the shape of a small array for it.
+# Name → an integer flow, and the shape of a small array.
 INTEGER_FLOWS: dict[str, tuple[Callable[[], IntegerFlow], tuple[int, ...]]] = {
     "any-size": (any_size_flow, (12, 20)),
     "couplings": (coupling_flow, (8, 6)),
@@ -236,7 +236,7 @@ INTEGER_FLOWS: dict[str, tuple[Callable[[], IntegerFlow], tuple[int, ...]]] = {
 
 
 def draw_maps(count: int, shape: tuple[int, ...], num_classes: int, seed: int = 0) -> list[np.ndarray]:  # type: ignore[type-arg]
-    """Maps of discs, or vectors of random symbols, of values that an integer flow of as many classes codes."""
+    """Return maps of discs, or vectors of random symbols, with the values of an integer flow of this many classes."""
     generator = np.random.default_rng(seed)
     values = np.array(VALUES if num_classes == 4 else range(num_classes), dtype=np.uint8)
     if len(shape) == 1:
@@ -253,16 +253,16 @@ def draw_maps(count: int, shape: tuple[int, ...], num_classes: int, seed: int = 
 
 
 def noise_maps(count: int, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
-    """Maps of random values below 16, which a general compressor does badly."""
+    """Return maps of random values below 16, which a general-purpose compressor handles poorly."""
     return list(np.random.default_rng(seed).integers(0, 16, (count, *shape), dtype=np.uint8))
 
 
 GOLDEN = Path(__file__).parent / "golden"
-"""Archives that every version reads."""
+"""Archives that every version must read."""
 
 
 def write_archive(path: Path, model: Codec | None, arrays: list[np.ndarray], **options: object) -> bytes:  # type: ignore[type-arg]
-    """An archive of arrays called map 0, map 1 and so on."""
+    """Return an archive of arrays named map 0, map 1 and so on."""
     with ArchiveWriter(path, model, overwrite=True, **options) as writer:
         for i, array in enumerate(arrays):
             writer.add(array, f"map {i}")
@@ -270,7 +270,7 @@ def write_archive(path: Path, model: Codec | None, arrays: list[np.ndarray], **o
 
 
 def assorted_arrays() -> list[np.ndarray]:
-    """Arrays that the codec takes, and others."""
+    """Return arrays that the codec supports, and others."""
     generator = np.random.default_rng(0)
     discs = draw_maps(4, (26, 30), 4, seed=8)
     noise = noise_maps(3, (26, 30))

@@ -1,4 +1,4 @@
-"""The paper's architectures (appendices C and D), each a few lines of plain data."""
+"""The architectures of the paper's appendices C and D, as specs."""
 
 __all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_split", "vectors"]
 
@@ -26,12 +26,12 @@ _HALVES = ChannelSplit()
 def eight_gaussians(
     coupling: str = "denoising", couplings: int = 1, net: NetSpec | None = None, scale: bool = True
 ) -> FlowSpec:
-    """Vectors of two symbols of 91 classes, one coupling: the toy of the paper.
+    """Return the spec of the paper's toy flow: pairs of symbols with 91 classes, and one coupling.
 
     Arguments:
         coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow.
-        couplings: The number of couplings; the paper has one. Each next one transforms the other symbol.
-        net: Another net than the paper's MLP.
+        couplings: The number of couplings; the paper uses one. They transform the two symbols alternately.
+        net: The net to use instead of the paper's MLP.
         scale: Whether modular couplings scale as well as shift.
 
     Examples:
@@ -43,7 +43,7 @@ def eight_gaussians(
           base  FactorizedCategorical(shared=False) → 2
     """
     if couplings < 1:
-        raise ValueError(f"couplings={couplings}, but at least 1 is needed")
+        raise ValueError(f"couplings={couplings} must be at least 1")
     layers: list[LayerSpec] = []
     for i in range(couplings):
         layers += [ShuffleSpec(permutation=(1, 0))] if i else []
@@ -59,15 +59,15 @@ def binary_mnist(
     shuffles: str = "random",
     temperature: float = 0.1,
 ) -> FlowSpec:
-    """Maps of 28 × 28 binary symbols, four couplings.
+    """Return the spec of a flow of binary maps of 28 × 28 with four couplings.
 
     Arguments:
         coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow.
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
-        net: Another net than the paper's DenseNet of 8 blocks.
-        shuffles: `"random"` as in the paper, drawn by the seed of the flow, or `"lattice"`; see `lattice_split`.
-        temperature: That of modular couplings.
+        net: The net to use instead of the paper's DenseNet of 8 blocks.
+        shuffles: `"random"`, drawn from the seed of the flow as in the paper, or `"lattice"`; see `lattice_split`.
+        temperature: The temperature of modular couplings.
     """
     return _multiscale(
         num_classes=2,
@@ -91,16 +91,16 @@ def cityscapes(
     shuffles: str = "random",
     temperature: float = 0.1,
 ) -> FlowSpec:
-    """Maps of 32 × 64 symbols of 8 classes: six couplings with split priors, five without.
+    """Return the spec of a flow of 32 × 64 maps of 8 classes, with six couplings, or five without split priors.
 
     Arguments:
         coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow.
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
-        net: Another net than the paper's DenseNet of 15 blocks.
-        top: How many classes each coupling sorts, but for the last, which sorts all: the paper's h.
-        shuffles: `"random"` as in the paper, drawn by the seed of the flow, or `"lattice"`; see `lattice_split`.
-        temperature: That of modular couplings.
+        net: The net to use instead of the paper's DenseNet of 15 blocks.
+        top: The number of classes that each coupling ranks, the paper's h. The last coupling ranks all classes.
+        shuffles: `"random"`, drawn from the seed of the flow as in the paper, or `"lattice"`; see `lattice_split`.
+        temperature: The temperature of modular couplings.
     """
     return _multiscale(
         num_classes=8,
@@ -116,15 +116,15 @@ def cityscapes(
 
 
 def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowSpec:
-    """Vectors of symbols, such as the rows of a table: split priors alone, one symbol after the other.
+    """Return the spec of an autoregressive flow of vectors, such as the rows of a table.
 
-    Each is predicted from those before it, so nothing is taken for independent that is not. Long vectors leave in up to
-    24 pieces.
+    It consists of split priors, which predict each symbol from those before it. Long vectors are split into at most
+    24 pieces; the symbols of a piece are predicted independently of each other.
 
     Arguments:
-        num_classes: The number of classes K, that of the column with the most.
+        num_classes: The number of classes K: the largest of all columns.
         columns: The number of symbols in each vector.
-        net: Another net than an MLP.
+        net: The net to use instead of an MLP.
 
     Examples:
         >>> vectors(4, 3).build()
@@ -153,7 +153,7 @@ def _multiscale(
     shuffles: str,
     temperature: float,
 ) -> FlowSpec:
-    """For each number in `couplings`: a squeeze, then so many times {shuffle, coupling, split prior if any}."""
+    """For each number n in `couplings`, add a squeeze and n times a shuffle, a coupling and an optional split prior."""
     if shuffles not in ("random", "lattice"):
         raise ValueError(f"shuffles={shuffles!r} must be 'random' or 'lattice'")
     layers: list[LayerSpec] = []
@@ -186,7 +186,7 @@ def _multiscale(
 
 @dataclass(frozen=True)
 class Channel:
-    """Where in its cell of pixels a channel comes from, and how often couplings have transformed it."""
+    """The pixel of a squeezed cell that a channel holds, and how often couplings have transformed it."""
 
     row: int
     column: int
@@ -194,16 +194,15 @@ class Channel:
 
 
 def lattice_split(channels: Sequence[Channel]) -> tuple[list[int], list[int]]:
-    """The cut of channels that gives a coupling most to predict from, and most to predict.
+    """Split channels so that a coupling predicts every other untransformed pixel from its nearest neighbors.
 
-    The pixels that no coupling has transformed yet lie on a lattice. Every other of them is predicted, like the fields
-    of a chessboard, so that each has its nearest neighbours among those that are given; those form a lattice again,
-    turned by 45 degrees. What is transformed already is given, too: it tells where the picture was hard to predict,
-    and there is next to nothing left to gain from sorting it again. (A random order as often as not asks for what is
-    transformed already, or withholds it.)
+    The untransformed pixels form a lattice. Every other one is predicted, as on a chessboard, so that its nearest
+    neighbors are given; these form a lattice again, rotated by 45 degrees. Channels that are already transformed are
+    given as well: they indicate where the map was hard to predict, and ranking them again would gain almost nothing.
+    (A random split often predicts transformed channels, or withholds them.)
 
     Returns:
-        The numbers of the channels that are given, and of those to predict.
+        The indices of the given channels, and of those to predict.
 
     Examples:
         >>> lattice_split([Channel(0, 0), Channel(0, 1), Channel(1, 0), Channel(1, 1)])
@@ -214,11 +213,11 @@ def lattice_split(channels: Sequence[Channel]) -> tuple[list[int], list[int]]:
     least = min(channel.transformed for channel in channels)
     raw = [i for i, channel in enumerate(channels) if channel.transformed == least]
     if len(raw) == 1:
-        raise ValueError("one channel cannot be split; squeeze first")
+        raise ValueError("cannot split a single channel; squeeze first")
     row, column = channels[raw[0]].row, channels[raw[0]].column
     step = gcd(*(channels[i].row - row for i in raw), *(channels[i].column - column for i in raw))
     fields = {i: (channels[i].row - row + channels[i].column - column) // step % 2 for i in raw}
-    if len(set(fields.values())) == 1:  # a turned lattice: every other row of it
+    if len(set(fields.values())) == 1:  # a rotated lattice: take every other row
         fields = {i: (channels[i].row - row) // step % 2 for i in raw}
     moved = [i for i in raw if fields[i]]
     return [i for i in range(len(channels)) if i not in moved], moved

@@ -1,4 +1,4 @@
-"""What the symbols of a data set stand for."""
+"""The meaning of the symbols of a data set."""
 
 __all__ = ["MOST_CLASSES", "Classes", "Columns", "classes_from_plain"]
 
@@ -18,12 +18,12 @@ Color = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Classes:
-    """Which integer each class stands for in the data as it was found, and what to call and how to paint it.
+    """The integer that each class stands for in the data, and its name and color.
 
     Arguments:
         values: The integer that class 0, 1, … stands for.
-        names: What they are called; none, or one each.
-        colors: How they are painted, red, green, blue from 0 to 255; none, or one each.
+        names: The names of the classes; empty if they have none.
+        colors: Red, green and blue of each class, from 0 to 255; empty if they have none.
 
     Examples:
         >>> classes = Classes(values=(0, 7, 255), names=("background", "cat", "unknown"))
@@ -41,17 +41,17 @@ class Classes:
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(operator.index(value) for value in self.values))
         if not self.values or len(set(self.values)) != len(self.values):
-            raise ValueError(f"Classes: values={self.values}, but they must be different integers, one at least")
+            raise ValueError(f"Classes: values={self.values} must be distinct integers, at least one")
         for value in self.values:
             if not -(1 << 63) <= value < 1 << 63:
-                raise ValueError(f"Classes: the value {value} does not fit 64 bits with a sign")
+                raise ValueError(f"Classes: the value {value} does not fit into 64 bits with a sign")
         for name in ("names", "colors"):
             if getattr(self, name) and len(getattr(self, name)) != len(self.values):
                 raise ValueError(f"Classes: {len(getattr(self, name))} {name} for {len(self.values)} values")
 
     @classmethod
     def plain(cls, num_classes: int, **others: Any) -> "Classes":
-        """Classes that stand for 0 … K − 1."""
+        """Return classes that stand for 0 … K − 1."""
         return cls(tuple(range(num_classes)), **others)
 
     @property
@@ -60,9 +60,9 @@ class Classes:
         return len(self.values)
 
     def to_symbols(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The symbols 0 … K − 1 of integers as they are found in the data, in the smallest dtype."""
+        """Convert integers of the data to symbols 0 … K − 1, in the smallest dtype."""
         dtype = np.uint8 if self.num_classes <= 256 else np.int32
-        if values.dtype == np.uint8 and self.num_classes < 256:  # by far the most common, and ten times faster
+        if values.dtype == np.uint8 and self.num_classes < 256:  # the most common case, and ten times faster
             table = np.full(256, 255, dtype=np.uint8)
             for symbol, value in enumerate(self.values):
                 if 0 <= value < 256:
@@ -74,7 +74,7 @@ class Classes:
         order = np.argsort(self.values)
         ascending = np.asarray(self.values, dtype=np.int64)[order]
         flat, out = values.reshape(-1), np.empty(values.size, dtype)
-        for start in range(0, len(flat), _CHUNK):  # whose places take eight bytes each
+        for start in range(0, len(flat), _CHUNK):  # because searchsorted takes eight bytes per value
             part = flat[start : start + _CHUNK]
             place = np.searchsorted(ascending, part).clip(max=len(ascending) - 1)
             unknown = ascending[place] != part
@@ -84,17 +84,17 @@ class Classes:
         return out.reshape(values.shape)
 
     def _refuse(self, unknown: np.ndarray[Any, Any]) -> None:
-        raise ValueError(f"the value {unknown.flat[0]} is none of the {self.num_classes} known classes")
+        raise ValueError(f"the value {unknown.flat[0]} is not one of the {self.num_classes} known classes")
 
     def to_values(self, symbols: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The integers that symbols stand for."""
+        """Convert symbols to the integers that they stand for."""
         symbols = np.asarray(symbols)
         if symbols.size and not (symbols.min() >= 0 and symbols.max() < self.num_classes):
             raise ValueError(f"symbols {symbols.min()} … {symbols.max()}, but there are {self.num_classes} classes")
         return np.asarray(self.values, dtype=np.int64)[symbols]
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain data, for a file."""
+        """Return plain data, for a file."""
         return {
             "values": list(self.values),
             "names": list(self.names),
@@ -104,10 +104,10 @@ class Classes:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table, each with texts of its own.
+    """The columns of a table, each with its own classes, which are texts.
 
     Arguments:
-        names: What the columns are called.
+        names: The names of the columns.
         values: The text that class 0, 1, … of each column stands for.
 
     Examples:
@@ -123,11 +123,11 @@ class Columns:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes K: that of the column with most."""
+        """The largest number of classes of a column."""
         return max(len(column) for column in self.values)
 
     def to_symbols(self, rows: list[list[str]]) -> np.ndarray[Any, Any]:
-        """The symbols of rows of texts."""
+        """Convert rows of texts to symbols."""
         tables = [{text: i for i, text in enumerate(column)} for column in self.values]
         symbols = []
         for number, row in enumerate(rows, 1):
@@ -136,31 +136,31 @@ class Columns:
             for table, name, text in zip(tables, self.names, row, strict=True):
                 if text not in table:
                     some = ", ".join(list(table)[:8]) + (" …" if len(table) > 8 else "")
-                    raise ValueError(f"row {number}, column {name!r}: {text!r} is none of the known texts, {some}")
+                    raise ValueError(f"row {number}, column {name!r}: {text!r} is not one of the known texts: {some}")
             symbols.append([table[text] for table, text in zip(tables, row, strict=True)])
         return np.array(symbols, dtype=np.uint8 if self.num_classes <= 256 else np.int32).reshape(-1, len(tables))
 
     def to_values(self, symbols: np.ndarray[Any, Any]) -> list[list[str]]:
-        """The texts that symbols stand for. A symbol that its column does not have becomes an empty text."""
+        """Convert symbols to texts; a symbol that its column does not have becomes an empty text."""
         return [
             [column[symbol] if symbol < len(column) else "" for column, symbol in zip(self.values, row, strict=True)]
             for row in symbols.tolist()
         ]
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain data, for a file."""
+        """Return plain data, for a file."""
         return {"columns": list(self.names), "values": [list(column) for column in self.values]}
 
 
 def classes_from_plain(plain: Any) -> Classes | Columns:
     """Convert what `to_plain` returned to classes; refuse anything else."""
     if not isinstance(plain, dict):
-        raise ValueError(f"classes are an object, but these are {plain!r}")
+        raise ValueError(f"classes must be a JSON object, not {plain!r}")
     if "columns" in plain:
         names, values = _listed(plain, "columns", str), plain["values"]
         columns = tuple(_listed({"values": column}, "values", str) for column in values)
         if not isinstance(values, list) or len(names) != len(columns) or not all(columns):
-            raise ValueError(f"{len(names)} columns with the classes {values!r}: each needs a list of at least one")
+            raise ValueError(f"{len(names)} columns with the classes {values!r}: each needs a non-empty list")
         return Columns(names, columns)
     colors = tuple(_listed({"colors": color}, "colors", int) for color in _listed(plain, "colors", list))
     if any(len(color) != 3 or not 0 <= min(color) <= max(color) <= 255 for color in colors):

@@ -3,12 +3,15 @@
 __all__ = [
     "DamagedArchiveError",
     "DamagedFileError",
+    "DataError",
     "DdfError",
+    "DownloadError",
     "InvalidCodeError",
     "LimitError",
     "MissingArrayError",
     "MissingExtraError",
     "ModelError",
+    "NotLabelMapError",
     "RunConflictError",
     "TrainingError",
     "WrongModelError",
@@ -25,6 +28,14 @@ class DamagedArchiveError(DdfError, ValueError):
 
 class DamagedFileError(DdfError, ValueError):
     """A model file whose contents do not match their checksum, or a file that is not a model file."""
+
+
+class DataError(DdfError, ValueError):
+    """Data that cannot be used, such as a damaged file or maps of different sizes."""
+
+
+class DownloadError(DdfError, OSError):
+    """A file that could not be downloaded."""
 
 
 class InvalidCodeError(DdfError, ValueError):
@@ -48,6 +59,10 @@ class MissingExtraError(DdfError, ImportError):
 
 class ModelError(DdfError, ValueError):
     """A flow that cannot be converted to integer arithmetic."""
+
+
+class NotLabelMapError(DdfError, ValueError):
+    """A valid file that does not hold a label map, such as a photograph."""
 
 
 class RunConflictError(DdfError, ValueError):

@@ -1,6 +1,6 @@
-"""Atomic writes, and locks between processes."""
+"""Atomic writes, locks between processes, and the cache folder."""
 
-__all__ = ["PartFile", "atomic_write", "exclusive"]
+__all__ = ["PartFile", "atomic_write", "cache_folder", "exclusive"]
 
 import os
 import secrets
@@ -104,6 +104,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         part.discard()
+
+
+def cache_folder() -> Path:
+    """Return the folder for downloads and compiled code: `$DDF_CACHE`, or `ddf` in the user's cache folder."""
+    named = os.environ.get("DDF_CACHE")
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ddf"
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Shapes of samples, and the arrays that have them."""
 
-__all__ = ["Array", "Shape", "check_size", "fits", "format_shape"]
+__all__ = ["Array", "Shape", "check_bytes", "check_size", "fits", "format_shape"]
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from ddf.errors import LimitError
 
 Array = np.ndarray[Any, Any]
 
@@ -18,6 +20,15 @@ def check_size(owner: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{owner}: {name}={size!r} must be a positive integer")
+
+
+def check_bytes(what: str, size: int, max_bytes: int) -> None:
+    """Refuse an array that is larger than the limit."""
+    if size > max_bytes:
+        raise LimitError(
+            f"{what}: {size:,} bytes, but the limit is {max_bytes:,}; pass a larger one (--max-size, in Python "
+            "max_bytes=) if you expect this size"
+        )
 
 
 def fits(shape: Sequence[int | None], expected: Shape) -> bool:

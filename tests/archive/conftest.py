@@ -1,4 +1,4 @@
-"""A second codec, and fixtures that the tests of archives share."""
+"""A second codec, and shared fixtures for the tests of archives."""
 
 import zlib
 from typing import Any
@@ -12,7 +12,7 @@ from tests.zoo import coupling_flow, noise_maps
 
 
 class PackingCodec:
-    """Codes maps of values below 16: two values in a byte, deflated."""
+    """Packs two values below 16 into a byte and deflates the result."""
 
     def __init__(self, name: str = "packing") -> None:
         self.fingerprint = name.encode().ljust(16, b"\0")
@@ -50,11 +50,11 @@ def other_model() -> Codec:
 
 @pytest.fixture(scope="session")
 def maps() -> list[np.ndarray]:
-    """Maps that the codec compresses better than a general-purpose compressor."""
+    """Return maps that the codec compresses better than a general-purpose compressor."""
     return noise_maps(20, (43, 38))
 
 
 @pytest.fixture(scope="session")
 def flow() -> IntegerFlow:
-    """A model that can be embedded, for arrays of shape (8, 6)."""
+    """Return a model for arrays of shape (8, 6) that can be embedded."""
     return coupling_flow()

@@ -1,4 +1,4 @@
-"""Arrays come out of an archive as they went in."""
+"""Arrays survive a round trip through an archive."""
 
 import io
 import lzma
@@ -24,20 +24,20 @@ from ddf.exact import IntegerFlow
 from tests.zoo import VALUES, assorted_arrays, draw_maps, noise_maps, vector_flow, write_archive
 
 FIXED = 75
-"""The bytes of an archive of one array in addition to its code."""
+"""The overhead of an archive with one array, in bytes."""
 
 
 @pytest.mark.parametrize("options", [{}, {"maps_per_block": 3}, {"threads": 3}])
-def test_every_array_of_integers_comes_back(tmp_path: Path, model: Codec, options: dict[str, object]) -> None:
+def test_every_integer_array_is_restored(tmp_path: Path, model: Codec, options: dict[str, object]) -> None:
     arrays = assorted_arrays()
     write_archive(tmp_path / "a.ddf", model, arrays, **options)
     archive = Archive(tmp_path / "a.ddf", model)
     assert len(archive) == len(arrays)
-    for (name, got), (i, want) in zip(archive.items(), enumerate(arrays), strict=True):
+    for (name, got), (i, expected) in zip(archive.items(), enumerate(arrays), strict=True):
         assert name == f"map {i}"
-        assert got.dtype == want.dtype.newbyteorder("=")
-        assert got.shape == want.shape
-        assert np.array_equal(got, want)
+        assert got.dtype == expected.dtype.newbyteorder("=")
+        assert got.shape == expected.shape
+        assert np.array_equal(got, expected)
     for got, again in zip(archive.values(), Archive(tmp_path / "a.ddf", model, threads=1).values(), strict=True):
         assert np.array_equal(got, again)
     methods = {block.kind.method for block in archive.blocks()}
@@ -46,7 +46,7 @@ def test_every_array_of_integers_comes_back(tmp_path: Path, model: Codec, option
 
 @settings(deadline=None, max_examples=40)
 @given(hnp.arrays(st.sampled_from(["u1", "i1", "u2", "<i4", ">i8", "?"]), hnp.array_shapes(min_dims=0, min_side=0)))
-def test_any_array_comes_back(array: np.ndarray) -> None:
+def test_any_array_is_restored(array: np.ndarray) -> None:
     data = compress(array, None)
     again = decompress(data)
     assert np.array_equal(again, array)
@@ -54,7 +54,7 @@ def test_any_array_comes_back(array: np.ndarray) -> None:
     assert len(data) <= array.nbytes + 80
 
 
-def test_no_array_of_integers(model: Codec) -> None:
+def test_arrays_of_floats_are_rejected(model: Codec) -> None:
     with pytest.raises(TypeError, match="an archive holds arrays of integers, but this one has dtype float64"):
         compress(np.zeros((3, 3)), model)
 
@@ -92,18 +92,20 @@ def test_an_archive_is_a_mapping(tmp_path: Path) -> None:
     assert 3 in archive
     assert 4 not in archive
     assert None not in archive
-    for (key, array), value, (want_key, want) in zip(archive.items(), archive.values(), arrays.items(), strict=True):
-        assert key == want_key
-        assert np.array_equal(array, want)
-        assert np.array_equal(value, want)
-        assert np.array_equal(archive[key], want)
+    for (key, array), value, (expected_key, expected) in zip(
+        archive.items(), archive.values(), arrays.items(), strict=True
+    ):
+        assert key == expected_key
+        assert np.array_equal(array, expected)
+        assert np.array_equal(value, expected)
+        assert np.array_equal(archive[key], expected)
     assert archive.get("x") is None
     assert archive.get(9) is None
     assert archive == archive
     assert archive != Archive(tmp_path / "a.ddf")
 
 
-def test_random_access_reads_little(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
+def test_random_access_reads_only_what_it_needs(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     write_archive(tmp_path / "a.ddf", model, maps * 1, embed_model=False)
     archive = Archive(tmp_path / "a.ddf", model)
     read: list[int] = []
@@ -130,7 +132,7 @@ def code_size(model: Codec, array: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize("per_block", [1, 16, 64])
-def test_a_block_costs_few_bytes(model: Codec, per_block: int) -> None:
+def test_a_block_has_little_overhead(model: Codec, per_block: int) -> None:
     maps = noise_maps(64, (43, 38))
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model, maps_per_block=per_block) as writer:
@@ -142,8 +144,8 @@ def test_a_block_costs_few_bytes(model: Codec, per_block: int) -> None:
     assert len(buffer.getvalue()) <= FIXED + 60 + codes + 9 * len(blocks)
 
 
-def test_a_change_of_size_costs_few_bytes(model: Codec) -> None:
-    """Maps of some sizes in any order: 9 bytes each, and 20 for each size."""
+def test_a_change_of_size_has_little_overhead(model: Codec) -> None:
+    """Maps of several sizes in any order cost 9 bytes each, plus 20 per size."""
     generator = np.random.default_rng(0)
     sizes = [(41, 57), (57, 41), (48, 48), (60, 33)]
     chosen = [sizes[generator.integers(4)] for _ in range(48)]
@@ -159,7 +161,7 @@ def test_a_change_of_size_costs_few_bytes(model: Codec) -> None:
     assert all(np.array_equal(archive[i], array) for i, array in enumerate(maps))
 
 
-def test_archives_can_be_added_to(tmp_path: Path, flow: IntegerFlow) -> None:
+def test_arrays_can_be_appended(tmp_path: Path, flow: IntegerFlow) -> None:
     path = tmp_path / "a.ddf"
     maps = draw_maps(20, (8, 6), 3)
     for first in range(0, 20, 7):
@@ -171,19 +173,19 @@ def test_archives_can_be_added_to(tmp_path: Path, flow: IntegerFlow) -> None:
     archive = Archive(path)
     assert list(archive) == [str(i) for i in range(20)]
     assert all(np.array_equal(archive[str(i)], array) for i, array in enumerate(maps))
-    assert all(np.array_equal(got, want) for got, want in zip(archive.values(), maps, strict=True))
+    assert all(np.array_equal(got, expected) for got, expected in zip(archive.values(), maps, strict=True))
     with pytest.raises(WrongModelError, match=flow.fingerprint.hex()):
         ArchiveWriter(path, vector_flow(), append=True)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf"]
 
 
-def test_truths_may_be_any_bytes(tmp_path: Path) -> None:
+def test_booleans_may_be_any_bytes(tmp_path: Path) -> None:
     truths = np.array([0, 255, 1, 7], dtype=np.uint8).view(np.bool_)  # as Pillow stores them
     write_archive(tmp_path / "a.ddf", None, [truths])
     assert Archive(tmp_path / "a.ddf")[0].tolist() == [False, True, True, True]
 
 
-def test_existing_files_are_not_replaced_unasked(tmp_path: Path) -> None:
+def test_existing_files_are_not_replaced_by_default(tmp_path: Path) -> None:
     write_archive(tmp_path / "a.ddf", None, [np.arange(3)])
     with pytest.raises(FileExistsError, match="already exists; overwrite=True replaces it, append=True adds to it"):
         ArchiveWriter(tmp_path / "a.ddf", None)
@@ -207,7 +209,7 @@ def test_threads_do_not_change_an_archive(
         assert one.dtype == two.dtype
 
 
-def test_a_pool_keeps_order_and_a_bounded_number_of_jobs() -> None:
+def test_a_pool_keeps_the_order_and_bounds_the_number_of_jobs() -> None:
     pool: Pool[int] = Pool(2)
     gate = threading.Event()
     started = []
@@ -226,7 +228,7 @@ def test_a_pool_keeps_order_and_a_bounded_number_of_jobs() -> None:
     pool.close()
 
 
-def test_an_error_in_a_thread_is_raised_and_leaves_nothing(
+def test_an_error_in_a_thread_is_raised_and_leaves_no_file(
     tmp_path: Path, model: Codec, maps: list[np.ndarray]
 ) -> None:
     class Broken(type(model)):  # type: ignore[misc]
@@ -258,7 +260,9 @@ assert not loaded, loaded
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_a_wrong_model_is_named(model: Codec, other_model: Codec, flow: IntegerFlow, maps: list[np.ndarray]) -> None:
+def test_an_error_names_a_wrong_model(
+    model: Codec, other_model: Codec, flow: IntegerFlow, maps: list[np.ndarray]
+) -> None:
     data = compress(maps[0], model)
     with pytest.raises(WrongModelError, match=f"needs the model {model.fingerprint.hex()}, but none was passed"):
         decompress(data)
@@ -298,7 +302,7 @@ def test_encoding_is_verified(model: Codec, maps: list[np.ndarray], monkeypatch:
     compress(maps[0], model, verify=False)
 
 
-def test_bad_arguments_are_named(tmp_path: Path, model: Codec) -> None:
+def test_errors_name_bad_arguments(tmp_path: Path, model: Codec) -> None:
     array = np.zeros((4, 4), np.uint8)
     with pytest.raises(TypeError, match="is not a codec: pass a model"):
         compress(array, "model.safetensors")  # type: ignore[arg-type]
@@ -324,7 +328,7 @@ def test_bad_arguments_are_named(tmp_path: Path, model: Codec) -> None:
         archive[0]
 
 
-def test_a_kill_leaves_the_old_archive_or_nothing(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_the_old_archive_or_nothing(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 import numpy as np
@@ -344,14 +348,14 @@ writer.close()
     assert not (tmp_path / "new.ddf").exists()
 
 
-def test_an_error_while_writing_leaves_nothing(tmp_path: Path) -> None:
-    def make_a_mistake() -> None:
+def test_an_error_while_writing_leaves_no_file(tmp_path: Path) -> None:
+    def write_and_fail() -> None:
         with ArchiveWriter(tmp_path / "a.ddf", None) as writer:
             writer.add(np.arange(3))
             raise KeyError("a mistake")
 
     with pytest.raises(KeyError):
-        make_a_mistake()
+        write_and_fail()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -367,7 +371,7 @@ def test_two_writers_do_not_replace_each_others_archives(tmp_path: Path) -> None
     assert [file.name for file in tmp_path.iterdir()] == ["a.ddf"]
 
 
-def test_what_a_codec_does_badly_is_coded_without_it(model: Codec) -> None:
+def test_arrays_that_a_codec_compresses_poorly_are_coded_without_it(model: Codec) -> None:
     stripes = np.array(VALUES)[np.random.default_rng(0).integers(0, 4, (64, 64))]
     for array in (stripes.astype(np.uint8), np.tile(stripes, (1, 9)), stripes.astype(np.int64)):
         assert len(compress(array, model)) <= len(compress(array, None)) + 1
@@ -385,7 +389,7 @@ def test_the_general_compressor_is_never_larger_than_xz(size: int) -> None:
         assert np.array_equal(decompress(data), plain)
 
 
-def test_a_strange_map_does_not_spoil_its_block(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
+def test_an_incompressible_map_does_not_affect_its_block(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     alone = len(write_archive(tmp_path / "a", model, maps, maps_per_block=20))
     strange = [part.copy() for part in maps]
     strange[7][0, 0] = 200
@@ -394,14 +398,14 @@ def test_a_strange_map_does_not_spoil_its_block(tmp_path: Path, model: Codec, ma
     assert all(np.array_equal(one, two) for one, two in zip(Archive(data, model).values(), strange, strict=True))
 
 
-def test_appending_takes_the_model_that_is_there(tmp_path: Path, flow: IntegerFlow) -> None:
+def test_appending_uses_the_embedded_model(tmp_path: Path, flow: IntegerFlow) -> None:
     write_archive(tmp_path / "a", flow, draw_maps(2, (8, 6), 3), embed_model=True)
     with ArchiveWriter(tmp_path / "a", None, append=True) as writer:
         assert writer.model is not None
         assert writer.model.fingerprint == flow.fingerprint
 
 
-def test_archives_from_files_that_are_open(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
+def test_archives_are_read_from_open_files(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     data = write_archive(tmp_path / "a", model, maps[:2])
     assert np.array_equal(Archive(io.BytesIO(data), model)[1], maps[1])
     with (tmp_path / "a").open("rb") as file:
@@ -411,14 +415,14 @@ def test_archives_from_files_that_are_open(tmp_path: Path, model: Codec, maps: l
         Archive(5)  # type: ignore[arg-type]
 
 
-def test_too_many_dimensions() -> None:
+def test_too_many_dimensions_are_rejected() -> None:
     assert decompress(compress(np.zeros((1,) * 32, np.int16), None)).ndim == 32
     with pytest.raises(ValueError, match="up to 32 dimensions, but this one has 33"):
         compress(np.zeros((1,) * 33, np.int16), None)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system does not have /dev/full")
+def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path / "a.ddf", None)
 
     assert writer._part is not None

@@ -1,4 +1,4 @@
-"""Damaged archives give correct data or a clear error, and intact arrays are recovered."""
+"""Damaged archives yield correct data or a clear error, and intact arrays are recovered."""
 
 import contextlib
 import io
@@ -30,17 +30,17 @@ def recovered(data: bytes, model: Codec | None = None) -> tuple[dict[str, np.nda
     return found, recovery.lost
 
 
-def check_damaged(data: bytes, model: Codec, want: dict[str, np.ndarray]) -> None:
-    """Check that reading gives correct data or a clear error, and never anything else."""
+def check_damaged(data: bytes, model: Codec, expected: dict[str, np.ndarray]) -> None:
+    """Check that reading yields correct data or a clear error, and nothing else."""
     try:
         for name, array in Archive(data, model).items():
-            assert np.array_equal(array, want[name])
+            assert np.array_equal(array, expected[name])
     except (DamagedArchiveError, WrongModelError):
         pass
 
 
 def small_archive(model: Codec, **options: object) -> tuple[bytes, dict[str, np.ndarray]]:
-    """An archive of arrays of all methods, with names."""
+    """Return an archive with named arrays that cover all methods."""
     arrays = [*noise_maps(3, (12, 11)), np.arange(4), np.repeat([300, 5], 30)]
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model, **options) as writer:  # type: ignore[arg-type]
@@ -50,30 +50,32 @@ def small_archive(model: Codec, **options: object) -> tuple[bytes, dict[str, np.
 
 
 @pytest.mark.parametrize("options", [{}, {"maps_per_block": 2}, {"sha256": True}], ids=["plain", "shared", "sha256"])
-def test_every_changed_byte_is_noticed_and_costs_at_most_one_block(model: Codec, options: dict[str, int]) -> None:
-    data, want = small_archive(model, **options)
+def test_every_changed_byte_is_detected_and_costs_at_most_one_block(model: Codec, options: dict[str, int]) -> None:
+    data, expected = small_archive(model, **options)
     assert {block.kind.method for block in Archive(data, model).blocks()} >= {Method.CODEC, Method.LZMA}
     generator = np.random.default_rng(0)
     for i in range(len(data)):
         for change in (1, 128, int(generator.integers(1, 256))):
             damaged = bytearray(data)
             damaged[i] ^= change
-            check_damaged(bytes(damaged), model, want)
+            check_damaged(bytes(damaged), model, expected)
             try:
                 found, lost = recovered(bytes(damaged), model)
             except DamagedArchiveError as error:
                 assert i < 4 and "is not a ddf archive" in str(error)  # noqa: PT017, PT018
                 continue
-            assert len(found) >= len(want) - options.get("maps_per_block", 1)
-            assert lost or len(found) == len(want)
-            assert all(np.array_equal(array, want[name]) for name, array in found.items())
+            assert len(found) >= len(expected) - options.get("maps_per_block", 1)
+            assert lost or len(found) == len(expected)
+            assert all(np.array_equal(array, expected[name]) for name, array in found.items())
         with contextlib.suppress(DamagedArchiveError, WrongModelError):
-            harmless = all(np.array_equal(array, want[name]) for name, array in Archive(bytes(damaged), model).items())
+            harmless = all(
+                np.array_equal(array, expected[name]) for name, array in Archive(bytes(damaged), model).items()
+            )
             assert verify(bytes(damaged), model) or harmless  # some bits of a compressed stream have no effect
 
 
-def test_every_cut_is_noticed_and_costs_what_is_cut_off(model: Codec) -> None:
-    data, want = small_archive(model)
+def test_every_truncation_is_detected_and_costs_only_what_is_cut_off(model: Codec) -> None:
+    data, expected = small_archive(model)
     contents = Archive(data, model).contents
     ends = contents.starts + np.array(contents.index.table.sizes)
     for cut in range(len(data)):
@@ -82,12 +84,12 @@ def test_every_cut_is_noticed_and_costs_what_is_cut_off(model: Codec) -> None:
         if cut < 4:
             continue
         found, lost = recovered(data[:cut], model)
-        assert list(found) == list(want)[: int((ends <= cut).sum())]
+        assert list(found) == list(expected)[: int((ends <= cut).sum())]
         assert lost
-        assert all(np.array_equal(array, want[name]) for name, array in found.items())
+        assert all(np.array_equal(array, expected[name]) for name, array in found.items())
 
 
-def test_damage_is_named(model: Codec, maps: list[np.ndarray]) -> None:
+def test_errors_name_damaged_arrays(model: Codec, maps: list[np.ndarray]) -> None:
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model) as writer:
         for i, array in enumerate(maps):
@@ -103,7 +105,7 @@ def test_damage_is_named(model: Codec, maps: list[np.ndarray]) -> None:
     assert [line.split(":")[0] for line in lost] == ["'map 3'", "'map 17'"]
 
 
-def test_no_array_passes_for_another() -> None:
+def test_no_array_is_mistaken_for_another() -> None:
     """Change every byte of a small archive: access by name or number returns the right array or raises an error."""
     buffer = io.BytesIO()
     arrays = [np.full(4, i, np.uint8) for i in range(6)]
@@ -125,7 +127,7 @@ def test_no_array_passes_for_another() -> None:
                         assert np.array_equal(archive[which], array)
 
 
-def test_recovery_without_header_or_model(
+def test_recovery_works_without_header_or_model(
     tmp_path: Path, model: Codec, flow: IntegerFlow, maps: list[np.ndarray]
 ) -> None:
     arrays = [*draw_maps(3, (8, 6), 3), np.arange(4)]
@@ -141,9 +143,9 @@ def test_recovery_without_header_or_model(
     assert model.fingerprint.hex() in recovery.lost[0]
 
 
-def test_random_damage(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
+def test_random_damage_is_handled(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
     arrays = [*maps, *assorted_arrays()]
-    want = {f"map {i}": array for i, array in enumerate(arrays)}
+    expected = {f"map {i}": array for i, array in enumerate(arrays)}
     for options in ({}, {"maps_per_block": 5}):
         data = write_archive(tmp_path / "a.ddf", model, arrays, **options)
         generator = np.random.default_rng(1)
@@ -160,14 +162,14 @@ def test_random_damage(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> 
             else:
                 other = generator.integers(len(data))
                 damaged[first : first + length] = data[other : other + length]
-            check_damaged(bytes(damaged), model, want)
+            check_damaged(bytes(damaged), model, expected)
             with contextlib.suppress(DamagedArchiveError):
                 for name, array in recovered(bytes(damaged), model)[0].items():
-                    assert name not in want or np.array_equal(array, want[name])
+                    assert name not in expected or np.array_equal(array, expected[name])
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_an_archive_within_an_archive_is_not_taken_for_it(tmp_path: Path, index: int) -> None:
+def test_a_nested_archive_is_not_mistaken_for_the_outer_one(tmp_path: Path, index: int) -> None:
     generator = np.random.default_rng(0)
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None) as writer:
@@ -180,15 +182,15 @@ def test_an_archive_within_an_archive_is_not_taken_for_it(tmp_path: Path, index:
     for place, change in ((0, 4), (0, 64), (0, 128), (1, 1), (40, 255)):
         damaged = bytearray(data)
         damaged[start + place] ^= change
-        damaged[-20] ^= index  # and without an index
+        damaged[-20] ^= index  # so that there is no index either
         found, _ = recovered(bytes(damaged))
         assert list(found) == [f"map {i}" for i in range(1, 21)]
         assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.items())
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_missing_bytes_and_additional_ones(tmp_path: Path, index: int) -> None:
-    """Everything after missing or inserted bytes is displaced."""
+def test_recovery_handles_missing_and_inserted_bytes(tmp_path: Path, index: int) -> None:
+    """Missing or inserted bytes shift everything after them."""
     generator = np.random.default_rng(0)
     arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(600)]
     data = write_archive(tmp_path / "a.ddf", None, arrays)
@@ -198,12 +200,12 @@ def test_missing_bytes_and_additional_ones(tmp_path: Path, index: int) -> None:
             spoilt[-20] ^= index
             found, lost = recovered(bytes(spoilt))
             assert lost or len(found) == len(arrays)
-            assert len(found) >= len(arrays) - 2 - 256 * index  # this many share a table
+            assert len(found) >= len(arrays) - 2 - 256 * index  # this many arrays share a table
             assert all(np.array_equal(array, arrays[int(name.split()[1])]) for name, array in found.items())
 
 
 def groups_of(data: bytes) -> list[tuple[int, int]]:
-    """Return where the records of groups begin, and where their blocks begin."""
+    """Return the offsets of group records and of their blocks."""
     found = []
     position = data.find(MARKER)
     while position >= 0:
@@ -214,7 +216,7 @@ def groups_of(data: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_group_whose_table_is_damaged_is_read_by_the_index(tmp_path: Path) -> None:
+def test_a_group_with_a_damaged_table_is_read_using_the_index(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     arrays = [generator.integers(0, 256, (10 + i % 4, 9), dtype=np.uint8) for i in range(800)]
     data = write_archive(tmp_path / "a.ddf", None, arrays)
@@ -232,14 +234,16 @@ def test_a_group_whose_table_is_damaged_is_read_by_the_index(tmp_path: Path) -> 
     assert any("arrays 256 to 511 are missing" in line for line in lost)
 
 
-def test_intact_arrays_of_a_cut_archive_are_recovered(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
+def test_intact_arrays_of_a_truncated_archive_are_recovered(
+    tmp_path: Path, model: Codec, maps: list[np.ndarray]
+) -> None:
     data = write_archive(tmp_path / "a.ddf", model, maps)
     found, _ = recovered(data[: len(data) // 2], model)
     assert 5 < len(found) < 15
     assert all(np.array_equal(array, maps[int(name.split()[1])]) for name, array in found.items())
 
 
-def test_no_archive_at_all() -> None:
+def test_files_that_are_not_archives_are_rejected() -> None:
     for data in (b"", b"PK", b"\x89PNG\r\n\x1a\n" + bytes(100), bytes(HEADER_SIZE)):
         with pytest.raises(DamagedArchiveError, match="is not a ddf archive"):
             Archive(data)

@@ -1,4 +1,4 @@
-"""Files are restored from archives unchanged, and what is not kept is reported."""
+"""Files are restored from archives unchanged, and whatever is not kept is reported."""
 
 import io
 import os
@@ -28,7 +28,7 @@ from ddf.archive.records import INDEX, pack_footer, pack_record
 
 
 def archive_of(folder: Path, model: Codec | None = None, **settings: object) -> tuple[bytes, FileWriter]:
-    """An archive of a folder."""
+    """Return an archive of a folder."""
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model, **settings) as archive:  # type: ignore[arg-type]
         files = FileWriter(archive)
@@ -43,7 +43,7 @@ def mask(value: int, size: int = 12) -> np.ndarray:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Masks that the codec supports."""
+    """Return a folder of masks that the codec supports."""
     place = tmp_path / "masks"
     place.mkdir()
     generator = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_archives_hold_the_arrays_of_files(folder: Path, model: Codec, tmp_path: Path) -> None:
+def test_archives_contain_the_arrays_of_files(folder: Path, model: Codec, tmp_path: Path) -> None:
     data, files = archive_of(folder, model)
     archive = Archive(data, model)
     assert list(archive) == [f"{i:03}.png" for i in range(100)]
@@ -64,7 +64,7 @@ def test_archives_hold_the_arrays_of_files(folder: Path, model: Codec, tmp_path:
         assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / path.name)), np.asarray(Image.open(path)))
 
 
-def test_recovered_files_are_what_they_were(folder: Path, model: Codec) -> None:
+def test_recovered_files_are_unchanged(folder: Path, model: Codec) -> None:
     data, _ = archive_of(folder, model)
     generator = np.random.default_rng(0)
     for cut in generator.integers(200, len(data), 20):
@@ -73,14 +73,14 @@ def test_recovered_files_are_what_they_were(folder: Path, model: Codec) -> None:
             assert np.array_equal(found.array, np.asarray(Image.open(folder / found.name)))
 
 
-def test_blocks_are_shared_by_files(folder: Path, model: Codec) -> None:
+def test_files_share_blocks(folder: Path, model: Codec) -> None:
     data, _ = archive_of(folder, model, maps_per_block=50)
     assert [block.count for block in Archive(data, model).blocks()] == [50, 50]
 
 
 @pytest.mark.parametrize("name", ["frame_{:06}.png", "2008_{:06}.png"])
-def test_names_and_metadata_are_cheap(tmp_path: Path, model: Codec, name: str) -> None:
-    """At most 4 bytes per map, and the palette is stored once."""
+def test_names_and_metadata_have_little_overhead(tmp_path: Path, model: Codec, name: str) -> None:
+    """A name costs at most 4 bytes per map, and the palette is stored once."""
     generator = np.random.default_rng(0)
     numbers = range(300) if name.startswith("frame") else np.cumsum(generator.integers(1, 9, 300)).tolist()
     arrays = generator.integers(0, 16, (300, 9, 12), dtype=np.uint8)
@@ -99,7 +99,7 @@ def test_names_and_metadata_are_cheap(tmp_path: Path, model: Codec, name: str) -
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.int32, np.uint16, np.bool_])
-def test_values_of_any_size(tmp_path: Path, dtype: type) -> None:
+def test_values_of_any_size_are_restored(tmp_path: Path, dtype: type) -> None:
     (tmp_path / "in").mkdir()
     limits = (0, 1) if dtype is np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     array = np.where(mask(1) > 0, *(np.array(limit, dtype=dtype) for limit in limits))
@@ -111,8 +111,8 @@ def test_values_of_any_size(tmp_path: Path, dtype: type) -> None:
     assert np.array_equal(again, array)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="such names cannot be there")
-def test_odd_names(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not allow such names")
+def test_unusual_names_are_restored(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("back\\slash.png", "new\nline.png", "C:.png", "-o.png"):
         Image.fromarray(mask(3)).save(tmp_path / "in" / name, "PNG")
@@ -122,8 +122,8 @@ def test_odd_names(tmp_path: Path) -> None:
     assert names[0] == names[1]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_what_is_left_out_is_named(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.skipif(os.name == "nt", reason="links need privileges on Windows")
+def test_skipped_files_are_reported(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = tmp_path_factory.mktemp("outside") / "secret.png"
     outside.write_text("x")
     for name in ("a", ".git/x", "empty", "sub/empty"):
@@ -140,12 +140,12 @@ def test_what_is_left_out_is_named(tmp_path: Path, tmp_path_factory: pytest.Temp
     assert left_out == [".git", "a/.hidden", "empty", "nowhere", "out", "sub/empty", "to a"]
 
 
-def test_images_that_hold_more_are_named(tmp_path: Path) -> None:
+def test_images_with_unsupported_content_are_reported(tmp_path: Path) -> None:
     image = Image.fromarray(mask(200))
     text = PngImagePlugin.PngInfo()
     text.add_text("Author", "someone")
     tags = TiffImagePlugin.ImageFileDirectory_v2()
-    tags[33550] = (0.5, 0.5, 0.0)  # the size of a pixel on the ground
+    tags[33550] = (0.5, 0.5, 0.0)  # the pixel size of a GeoTIFF
     image.save(tmp_path / "text.png", pnginfo=text)
     image.save(tmp_path / "dpi.png", dpi=(300, 300))
     image.save(tmp_path / "geo.tif", tiffinfo=tags)
@@ -159,9 +159,7 @@ def test_images_that_hold_more_are_named(tmp_path: Path) -> None:
     assert sorted(files.stripped) == ["dpi.png", "geo.tif", "text.png"]
 
 
-def test_nothing_is_left_of_an_archive_that_is_given_up_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_interrupted_at_creation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -175,7 +173,7 @@ def test_nothing_is_left_of_an_archive_that_is_given_up_at_once(
 
 
 def bad_files(folder: Path) -> dict[str, bytes]:
-    """Files whose names suggest label maps, but whose contents do not."""
+    """Return files that are label maps by name only."""
     good = io.BytesIO()
     Image.fromarray(mask(3, 40)).save(good, "PNG")
     npy = io.BytesIO()
@@ -202,7 +200,7 @@ def bad_files(folder: Path) -> dict[str, bytes]:
 def test_a_bad_file_does_not_end_a_run(tmp_path: Path) -> None:
     contents = bad_files(tmp_path / "in")
     Image.fromarray(mask(3)).save(tmp_path / "in" / "fine.png")
-    np.save(tmp_path / "in" / "fine.npy", np.linspace(0, 1, 5))  # not integers, and not a problem
+    np.save(tmp_path / "in" / "fine.npy", np.linspace(0, 1, 5))  # not integers, which is not a problem
     data, files = archive_of(tmp_path / "in")
     assert sorted(name for name, _ in files.problems) == sorted(contents)
     assert all(why.startswith("archived byte for byte: ") for _, why in files.problems)
@@ -211,7 +209,7 @@ def test_a_bad_file_does_not_end_a_run(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_bytes() == expected
 
 
-@pytest.mark.skipif(os.name == "nt", reason="such names cannot be there")
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not allow such names")
 def test_a_name_that_is_not_utf8_is_stored_escaped(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/caf\xe9.txt")).write_text("x")
@@ -260,7 +258,7 @@ def archive_with(**arrays: FileFormat | None) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@pytest.mark.skipif(os.name == "nt", reason="links need privileges on Windows")
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     for name in ("outside", "out"):
         (tmp_path / name).mkdir()
@@ -275,7 +273,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 
 
 def test_existence_is_checked_at_the_moment_of_writing(tmp_path: Path) -> None:
-    """A file that appears while others are written is not replaced."""
+    """A file that appears during writing is not replaced."""
     data = archive_with(a=None, b=None, c=None)
     written = FileReader(Archive(data)).write_all(tmp_path)
     next(written)
@@ -287,7 +285,7 @@ def test_existence_is_checked_at_the_moment_of_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".."])
-def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_outside_the_folder_are_rejected(tmp_path: Path, name: str) -> None:
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None) as archive:
         archive.add(np.eye(3, dtype=np.uint8), name, file=FileFormat("npy"))
@@ -298,7 +296,7 @@ def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_an_index_that_disagrees_with_its_groups_is_damage(tmp_path: Path) -> None:
-    """Files are checked for under the names under which they are written, which are those of the index."""
+    """Existing files are looked up by the names in the index, under which the arrays are written."""
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None) as archive:
         for name in ("harmless", "other"):
@@ -317,7 +315,7 @@ def test_an_index_that_disagrees_with_its_groups_is_damage(tmp_path: Path) -> No
     assert [path.name for path in FileReader(Archive(forged)).write_all(tmp_path / "out")] == ["mine", "other"]
 
 
-def test_names_that_exclude_one_another_are_refused(tmp_path: Path) -> None:
+def test_conflicting_names_are_rejected(tmp_path: Path) -> None:
     for names in (("a", "a/b"), ("a/b", "a"), ("a//b", "a/b")):
         buffer = io.BytesIO()
         with ArchiveWriter(buffer, None) as archive:
@@ -333,7 +331,7 @@ def test_names_that_exclude_one_another_are_refused(tmp_path: Path) -> None:
     [FileFormat("PNG", "I;16"), FileFormat("file"), FileFormat("TIFF", "1"), FileFormat("PNG", "L", transparency=b"x")],
     ids=["mode", "bytes", "bits", "transparency"],
 )
-def test_formats_that_do_not_suit_their_arrays_are_damage(tmp_path: Path, file: FileFormat) -> None:
+def test_formats_that_do_not_match_their_arrays_are_damage(tmp_path: Path, file: FileFormat) -> None:
     data = archive_with(fine=FileFormat("npy"), a=file)
     (problem,) = verify(data)
     assert problem.startswith("'a': ")
@@ -360,12 +358,12 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-# ---- What users have tried -------------------------------------------------------------------------------------------
+# ---- Unusual files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colors", [1, 2, 4, 5, 16, 17, 256])
-def test_pixels_beyond_the_palette_come_back(tmp_path: Path, colors: int) -> None:
-    """Such as 255 for void in an image with 5 colors: Pillow would write it with too few bits."""
+def test_pixels_outside_the_palette_are_restored(tmp_path: Path, colors: int) -> None:
+    """For values such as 255 (void) in an image with 5 colors, Pillow would write too few bits."""
     (tmp_path / "in").mkdir()
     pixels = np.array([[0, 0, 1], [255, 7, 3]], np.uint8)
     image = Image.frombytes("P", (3, 2), pixels.tobytes())
@@ -385,7 +383,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
 
-def test_png_files_that_hold_more_or_are_damaged(tmp_path: Path) -> None:
+def test_extra_chunks_are_stripped_and_damaged_png_files_kept(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.fromarray(mask(3)).save(buffer, "PNG")
     data = buffer.getvalue()
@@ -412,8 +410,10 @@ def test_png_files_that_hold_more_or_are_damaged(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_bytes() == contents[name]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_links_in_circles_and_closed_folders_do_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.name == "nt", reason="links need privileges on Windows")
+def test_circular_links_and_unreadable_folders_do_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "self").symlink_to("self")
     (tmp_path / "closed").mkdir()
     (tmp_path / "fine.txt").write_text("x")
@@ -431,7 +431,7 @@ def test_links_in_circles_and_closed_folders_do_not_end_a_run(tmp_path: Path, mo
     assert found.problems == [("closed", "not archived: Permission denied")]
 
 
-def test_arrays_without_a_name_get_names_that_are_free(tmp_path: Path) -> None:
+def test_unnamed_arrays_get_unused_names(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None) as archive:
         for i, name in enumerate(["", "", "000001", "a", "a.npy"]):

@@ -22,22 +22,22 @@ from tests.archive.conftest import PackingCodec
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
 
-def test_the_worked_example_is_what_is_written() -> None:
+def test_the_worked_example_matches_the_writer() -> None:
     block = re.search(r"## An example.*?```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert block is not None
     lines = [re.match(r"(?:[0-9a-f]{2} ?)+", line) for line in block[1].splitlines()]
-    want = bytes.fromhex("".join(line[0] for line in lines if line is not None))
+    expected = bytes.fromhex("".join(line[0] for line in lines if line is not None))
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None) as archive:
         archive.add(np.array([[1, 0], [0, 7]], np.uint8), "a/1")
-    assert buffer.getvalue() == want
-    ((name, array),) = reference_decoder.decode(want)
+    assert buffer.getvalue() == expected
+    ((name, array),) = reference_decoder.decode(expected)
     assert name == "a/1"
     assert array.tolist() == [[1, 0], [0, 7]]
 
 
 def with_record(type_: int, flags: int = 0) -> bytes:
-    """An archive with a record of some type before its index, which moves."""
+    """Return an archive with a record of any type inserted before its index."""
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None) as archive:
         for i in range(3):
@@ -61,7 +61,7 @@ def test_unknown_records_are_skipped() -> None:
     assert recovery.lost == []
 
 
-def test_unknown_records_that_are_required_are_refused() -> None:
+def test_unknown_required_records_are_rejected() -> None:
     assert "which a newer version of ddf may read" in verify(with_record(77 | 128))[0]
     with pytest.raises(DamagedArchiveError, match="install a newer one"):
         Archive(with_record(77 | 128, flags=2))
@@ -99,7 +99,7 @@ def test_large_arrays_are_coded_in_bands(
     assert np.array_equal(archive["large"], array)
     assert all(np.array_equal(one, two) for one, two in zip(archive.values(), (array, array[:2]), strict=True))
     start, harmless = int(archive.contents.starts[0]), 0
-    for place in range(start, start + 40):  # the sizes of the bands among them
+    for place in range(start, start + 40):  # including the sizes of the bands
         damaged = bytearray(data)
         damaged[place] ^= 129
         with contextlib.suppress(DamagedArchiveError):
@@ -129,10 +129,10 @@ ITEMS = st.tuples(ARRAYS, st.one_of(st.just(""), NAMES), FORMATS)
     st.booleans(),
     st.integers(0, 12),
 )
-def test_any_archive_comes_back(
+def test_any_archive_is_restored(
     items: list[tuple[np.ndarray, str, FileFormat | None]], per_block: int, coded: bool, sha256: bool, split: int
 ) -> None:
-    """Also in parts that are appended, by the second decoder, and by recovery without the index."""
+    """This includes appended parts, the reference decoder, and recovery without the index."""
     model = PackingCodec() if coded else None
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model, maps_per_block=per_block, sha256=sha256, threads=1) as writer:
@@ -148,9 +148,9 @@ def test_any_archive_comes_back(
         assert archive[key].dtype == array.dtype.newbyteorder("=")
         assert archive.format_of(key) == file
     if not coded:
-        for (name, array), (want, wanted, _) in zip(reference_decoder.decode(data), items, strict=True):
-            assert name == wanted
-            assert np.array_equal(array, want)
+        for (name, array), (expected, expected_name, _) in zip(reference_decoder.decode(data), items, strict=True):
+            assert name == expected_name
+            assert np.array_equal(array, expected)
     found = list(recover(data[:-5], model))
     assert [one.name for one in found] == [name for _, name, _ in items]
     assert [one.format for one in found] == [file for _, _, file in items]

@@ -1,6 +1,6 @@
-"""Archives that claim more than they hold are refused before memory or time is spent.
+"""Archives that claim more than they contain are rejected before they cost memory or time.
 
-Each is made with the right checksums, as an attacker would.
+They have the right checksums, as those of an attacker would.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ U8 = DTYPES.index("|u1")
 
 
 def crafted(table: bytes, data: bytes = b"", groups: bytes | None = None, formats: bytes = b"\0") -> bytes:
-    """An archive with this table, uncompressed, as its index; `data` are its blocks."""
+    """Return an archive with this uncompressed table as its index and `data` as its blocks."""
     out = Header().to_bytes()
     group = bytes(4) + write_varint(len(out)) + b"\0" + squeeze(table)
     out += pack_record(GROUP, group, len(data))
@@ -64,24 +64,22 @@ HOSTILE = {
     "an unknown method": table_of(bytes([3, U8, 1, 4])),
     "too many blocks": write_varint(1 << 40) + b"\1" + b"\4" + kind_of(4),
     "too many kinds": b"\1" + write_varint(1 << 40),
-    "too many arrays that share a block": table_of(kind_of(0, flags=SHARED), rest=write_varint(1 << 40) + b"\0\0"),
+    "too many arrays in a shared block": table_of(kind_of(0, flags=SHARED), rest=write_varint(1 << 40) + b"\0\0"),
     "no array in a shared block": table_of(kind_of(0, flags=SHARED), rest=b"\0\0\0"),
-    "arrays that are too large to share a block": table_of(
-        kind_of(1 << 20, flags=SHARED), rest=write_varint(1 << 16) + b"\0\0"
-    ),
-    "names that are cut off": table_of(kind_of(4), rest=b"\1\0\0\7abc\0"),
-    "a name that repeats more than there is": table_of(kind_of(4), rest=b"\1\5\0\0\0"),
+    "arrays too large to share a block": table_of(kind_of(1 << 20, flags=SHARED), rest=write_varint(1 << 16) + b"\0\0"),
+    "truncated names": table_of(kind_of(4), rest=b"\1\0\0\7abc\0"),
+    "a name that repeats more than the previous name": table_of(kind_of(4), rest=b"\1\5\0\0\0"),
     "a name with a zero": table_of(kind_of(4), rest=b"\1\0\0\1\0\0"),
     "a name that is not UTF-8": table_of(kind_of(4), rest=b"\1\0\0\1\xff\0"),
     "the same name twice": table_of(kind_of(4), [0, 0], b"\1\0\1\0\0\1\0a\0"),
-    "a format that is missing": table_of(kind_of(4), rest=b"\0\1\1"),
+    "a missing format": table_of(kind_of(4), rest=b"\0\1\1"),
     "superfluous bytes": table_of(kind_of(4), rest=b"\0\0\0"),
     "bands of a flat array": table_of(bytes([2 | 8, U8, 1, 4, 4])),
 }
 
 
 @pytest.mark.parametrize("table", HOSTILE.values(), ids=HOSTILE.keys())
-def test_impossible_tables_are_refused(table: bytes) -> None:
+def test_impossible_tables_are_rejected(table: bytes) -> None:
     data = crafted(table, bytes(8))
     with pytest.raises(DamagedArchiveError, match="its index is invalid"):
         Archive(data)
@@ -90,7 +88,7 @@ def test_impossible_tables_are_refused(table: bytes) -> None:
     assert recovery.lost
 
 
-def test_impossible_groups_are_refused() -> None:
+def test_impossible_groups_are_rejected() -> None:
     table = table_of(kind_of(4), [4, 4])
     for groups in (b"\1\x05\2", b"\1" + write_varint(10**9) + b"\2", b"\2\x40\1\1\1", b"\1\x40\3", b"\1\x40\1"):
         with pytest.raises(DamagedArchiveError, match="its index is invalid"):
@@ -100,7 +98,7 @@ def test_impossible_groups_are_refused() -> None:
 
 
 def limited(script: str, *arguments: str) -> str:
-    """Run a script in its own process; return the memory that it used in addition to its imports, in MiB."""
+    """Run a script in its own process; return the memory it used beyond its imports, in MiB."""
     start = """
 import io, resource, sys
 import numpy as np
@@ -134,7 +132,7 @@ except (DamagedArchiveError, LimitError):
 
 
 def bomb(name: str) -> bytes:
-    """An archive that would take gigabytes of memory, or minutes, without limits."""
+    """Return an archive that would take gigabytes or minutes without limits."""
     if name == "index":
         plain = zlib.compress(bytes(1 << 30), 9)
         out = Header().to_bytes()
@@ -146,7 +144,7 @@ def bomb(name: str) -> bytes:
             bytes(4 * count),
             groups=b"\1" + write_varint(26 + 100) + write_varint(count),
         )
-    if name == "names":  # each repeats 4,000 bytes of the one before
+    if name == "names":  # each repeats 4,000 bytes of the previous one
         count = 1_000_000
         rest = b"\1" + write_column([0] + [4000] * (count - 1)) + bytes(count)
         rest += write_column([4000] + [3] * (count - 1)) + b"a" * 4000
@@ -166,7 +164,7 @@ def test_a_small_archive_takes_little_memory(tmp_path: Path, name: str) -> None:
 
 
 def test_recovery_is_linear_in_the_size_of_the_archive() -> None:
-    """Recovery from a ten times larger archive, full of false markers, reads ten times as many bytes."""
+    """An archive full of false markers that is ten times as large costs ten times as many reads."""
     effort = []
     for count in (1_000, 10_000):
         data = Header().to_bytes() + (MARKER + b"\x82" + write_varint(1 << 12) + b"\0") * count
@@ -186,7 +184,7 @@ def test_recovery_is_linear_in_the_size_of_the_archive() -> None:
     assert effort[1] < 20 * effort[0]
 
 
-def test_groups_that_claim_the_same_blocks_are_refused() -> None:
+def test_groups_that_claim_the_same_blocks_are_rejected() -> None:
     """Each group is plausible on its own, but the same blocks would be decoded again and again."""
     kind = kind_of(100, method=Method.LZMA)
     data = Header().to_bytes()
@@ -199,7 +197,7 @@ def test_groups_that_claim_the_same_blocks_are_refused() -> None:
     assert any("claim more than the archive can hold" in line for line in recovery.lost)
 
 
-def test_arrays_larger_than_the_limit_are_refused(model: Codec) -> None:
+def test_arrays_larger_than_the_limit_are_rejected(model: Codec) -> None:
     array = np.zeros((300, 300), np.uint8)
     with pytest.raises(LimitError, match="an array: 90,000 bytes, but the limit is 80,000; pass a larger one"):
         compress(array, model, max_bytes=80_000)
@@ -215,7 +213,7 @@ def test_arrays_larger_than_the_limit_are_refused(model: Codec) -> None:
 
 
 def test_the_default_limit_is_a_gibibyte(model: Codec) -> None:
-    """A few bytes that claim more are refused before anything is decoded."""
+    """A few bytes that claim more are rejected before anything is decoded."""
     kind = Kind(Method.CODEC, U8, (1 << 15, (1 << 15) + 1))
     data = crafted(table_of(kind.to_bytes(), [4]), bytes(8))
     header = Header(model.fingerprint).to_bytes()
@@ -223,7 +221,7 @@ def test_the_default_limit_is_a_gibibyte(model: Codec) -> None:
         Archive(header + data[len(header) :], model)[0]
 
 
-def test_a_map_that_does_not_fit_into_memory(model: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_that_does_not_fit_into_memory_is_reported(model: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     data = compress(np.zeros((9, 9), np.uint8), model)
 
     def decode(*arguments: object) -> None:
@@ -234,7 +232,7 @@ def test_a_map_that_does_not_fit_into_memory(model: Codec, monkeypatch: pytest.M
         Archive(data, model)[0]
 
 
-def test_writers_keep_to_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_enforce_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     with ArchiveWriter(io.BytesIO(), None) as writer, pytest.raises(ValueError, match=f"at most {MAX_NAME:,}"):
         writer.add(np.arange(3), "a" * (MAX_NAME + 1))
     monkeypatch.setattr("ddf.archive.writer.MAX_ARRAYS", 5)
@@ -246,7 +244,7 @@ def test_writers_keep_to_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_ARRAYS > 5
 
 
-def test_many_unnamed_arrays_take_no_names() -> None:
+def test_unnamed_arrays_do_not_store_names() -> None:
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, None, maps_per_block=1 << 16, verify=False) as writer:
         for _ in range(200_000):
@@ -258,7 +256,7 @@ def test_many_unnamed_arrays_take_no_names() -> None:
     assert archive[199_999].shape == (0,)
 
 
-def test_a_table_is_read_as_it_was_written() -> None:
+def test_tables_survive_a_round_trip() -> None:
     kinds = [Kind(Method.LZMA, U8, (3, 4)), Kind(Method.RAW, 3, (), shared=True)]
     table = Table(kinds, [9, 200, 5], [0, 1, 0], [1, 3, 1], ["a", "", "ä/b", "ä/c", ""], [0, 0, 1, 2, 0])
     assert Table.from_bytes(table.to_bytes(), 1000) == table
@@ -267,6 +265,6 @@ def test_a_table_is_read_as_it_was_written() -> None:
     assert table.part(1, 3) == Table(
         [kinds[1], kinds[0]], [200, 5], [0, 1], [3, 1], ["", "ä/b", "ä/c", ""], [0, 1, 2, 0]
     )
-    whole = table.part(0, 1)
-    whole.extend(table.part(1, 3))
-    assert whole == table
+    merged = table.part(0, 1)
+    merged.extend(table.part(1, 3))
+    assert merged == table

@@ -1,4 +1,4 @@
-"""Archives under threads, forks, other processes and kills."""
+"""Archives are safe under threads, forks, other processes and kills."""
 
 import io
 import multiprocessing
@@ -59,7 +59,7 @@ def test_threads_share_an_archive(tmp_path: Path, arrays: list[np.ndarray], how:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 @pytest.mark.parametrize("how", ["path", "file", "object"])
-def test_forks_share_an_archive(tmp_path: Path, arrays: list[np.ndarray], how: str) -> None:
+def test_forked_processes_share_an_archive(tmp_path: Path, arrays: list[np.ndarray], how: str) -> None:
     write_archive(tmp_path / "a.ddf", None, arrays)
     context = multiprocessing.get_context("fork")
     with opened(tmp_path / "a.ddf", how) as archive:
@@ -78,7 +78,7 @@ def test_forks_share_an_archive(tmp_path: Path, arrays: list[np.ndarray], how: s
 
 
 class Maps(torch.utils.data.Dataset[Any]):
-    """A data set that holds an open archive."""
+    """A dataset with an open archive."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
@@ -127,7 +127,7 @@ def test_an_archive_can_be_pickled(
         pickle.dumps(Archive(file, flow))
 
 
-def test_embedded_models_are_loaded_by_every_thread(tmp_path: Path, flow: IntegerFlow) -> None:
+def test_every_thread_can_load_an_embedded_model(tmp_path: Path, flow: IntegerFlow) -> None:
     maps = draw_maps(12, (8, 6), 3)
     write_archive(tmp_path / "a.ddf", flow, maps, embed_model=True)
     archive = Archive(tmp_path / "a.ddf")
@@ -136,8 +136,8 @@ def test_embedded_models_are_loaded_by_every_thread(tmp_path: Path, flow: Intege
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_a_fork_while_threads_read_does_not_wait_forever(tmp_path: Path) -> None:
-    """No lock that a thread of the parent holds at that moment is needed in the child."""
+def test_a_fork_while_threads_read_does_not_deadlock(tmp_path: Path) -> None:
+    """The child does not need any lock that a thread of its parent holds."""
     script = """
 import os, sys, threading, warnings
 import numpy as np
@@ -208,7 +208,7 @@ def test_concurrent_appends_lose_nothing(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["a.ddf"]
 
 
-def test_threads_can_append_at_once(tmp_path: Path) -> None:
+def test_threads_can_append_concurrently(tmp_path: Path) -> None:
     def append(worker: int) -> None:
         for i in range(10):
             with ArchiveWriter(tmp_path / "a.ddf", None, append=True, threads=1) as writer:
@@ -219,7 +219,7 @@ def test_threads_can_append_at_once(tmp_path: Path) -> None:
     assert len(Archive(tmp_path / "a.ddf")) == 30
 
 
-def test_one_thread_cannot_wait_for_itself(tmp_path: Path) -> None:
+def test_opening_twice_for_appending_in_one_thread_is_rejected(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "a.ddf", None, append=True) as writer:
         writer.add(np.arange(3))
         with pytest.raises(RuntimeError, match="already open for appending in this thread"):
@@ -240,7 +240,7 @@ print("done", flush=True)
 
 
 @pytest.mark.parametrize("how", ["write", "append"])
-def test_a_kill_leaves_the_old_archive_or_the_new_one(tmp_path: Path, how: str) -> None:
+def test_a_killed_writer_leaves_the_old_archive_or_the_new_one(tmp_path: Path, how: str) -> None:
     path = tmp_path / "a.ddf"
     old = write_archive(path, None, [np.arange(5)])
     generator = np.random.default_rng(0)
@@ -270,7 +270,7 @@ def test_a_kill_leaves_the_old_archive_or_the_new_one(tmp_path: Path, how: str) 
     assert [file.name for file in tmp_path.iterdir() if not file.name.endswith(".lock")] == ["a.ddf"]
 
 
-def test_the_part_files_of_living_processes_stay(tmp_path: Path) -> None:
+def test_part_files_of_running_processes_are_kept(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path / "a.ddf", None)
     subprocess.run([sys.executable, "-c", APPEND, str(tmp_path / "b.ddf"), "x", "1"], check=True)
     writer.add(np.arange(3))
@@ -278,7 +278,7 @@ def test_the_part_files_of_living_processes_stay(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf", "b.ddf"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="files have no modes there")
+@pytest.mark.skipif(os.name == "nt", reason="files do not have modes on Windows")
 def test_mode_and_owner_of_a_replaced_file_are_kept(tmp_path: Path, model: Codec) -> None:
     path = tmp_path / "a.ddf"
     write_archive(path, None, [np.arange(5)])

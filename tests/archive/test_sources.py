@@ -1,4 +1,4 @@
-"""Archives are read from files, memory and URLs, and only the requested parts of them."""
+"""Archives are read from files, memory and URLs, and only as far as needed."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def data(arrays: list[np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> 
     return write_archive(tmp_path_factory.mktemp("archive") / "a.ddf", None, arrays)
 
 
-def test_an_archive_in_the_memory_of_fsspec(data: bytes, arrays: list[np.ndarray]) -> None:
+def test_an_archive_is_read_through_fsspec(data: bytes, arrays: list[np.ndarray]) -> None:
     with fsspec.open("memory://folder/a.ddf", "wb") as file:
         file.write(data)
     archive = Archive("memory://folder/a.ddf")
@@ -36,10 +36,10 @@ def test_an_archive_in_the_memory_of_fsspec(data: bytes, arrays: list[np.ndarray
 
 
 class Ranges(BaseHTTPRequestHandler):
-    """Serves one file, in ranges."""
+    """Serves one file in ranges."""
 
     data = b""
-    asked: list[tuple[int, int]] = []  # noqa: RUF012
+    requests: list[tuple[int, int]] = []  # noqa: RUF012
 
     def do_HEAD(self) -> None:
         self.send_response(200)
@@ -50,7 +50,7 @@ class Ranges(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         first, last = self.headers["Range"].removeprefix("bytes=").split("-")
         part = self.data[int(first) : int(last) + 1]
-        self.asked.append((int(first), len(part)))
+        self.requests.append((int(first), len(part)))
         self.send_response(206)
         self.send_header("Content-Length", str(len(part)))
         self.send_header("Content-Range", f"bytes {first}-{last}/{len(self.data)}")
@@ -63,7 +63,7 @@ class Ranges(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(data: bytes) -> Iterator[str]:
-    Ranges.data, Ranges.asked = data, []
+    Ranges.data, Ranges.requests = data, []
     with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as http:
         thread = threading.Thread(target=http.serve_forever)
         thread.start()
@@ -75,14 +75,14 @@ def server(data: bytes) -> Iterator[str]:
 def test_an_archive_on_a_server_is_read_in_ranges(server: str, data: bytes, arrays: list[np.ndarray]) -> None:
     pytest.importorskip("aiohttp")
     archive = Archive(server)
-    opening = list(Ranges.asked)
+    opening = list(Ranges.requests)
     assert len(opening) <= 2  # the end with the index, and the header
     assert np.array_equal(archive["map 123"], arrays[123])
     assert np.array_equal(archive[5], arrays[5])
-    each = Ranges.asked[len(opening) :]
+    each = Ranges.requests[len(opening) :]
     table = archive.contents.index.table
     assert [count for _, count in each] == [table.sizes[123], table.sizes[5]]
-    assert sum(count for _, count in Ranges.asked) < len(data) / 3
+    assert sum(count for _, count in Ranges.requests) < len(data) / 3
 
 
 def test_only_the_end_and_the_header_are_read_to_open(tmp_path: Path, data: bytes) -> None:
@@ -102,7 +102,7 @@ def test_only_the_end_and_the_header_are_read_to_open(tmp_path: Path, data: byte
     assert sum(read) <= 1 << 17
 
 
-def test_strange_sources_are_refused(tmp_path: Path) -> None:
+def test_unsupported_sources_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match="is a folder"):
         Archive(tmp_path)
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""For years, on any machine: old archives are read, and written again to the byte."""
+"""Old archives are read on any machine, and reproduced byte for byte."""
 
 import io
 import os
@@ -18,16 +18,16 @@ from tests.zoo import GOLDEN
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.ddf")), ids=lambda path: path.stem)
 def test_golden_archives_are_read(path: Path) -> None:
     with np.load(path.with_suffix(".npz")) as file:
-        want = [file[str(i)] for i in range(len(file.files))]
+        expected = [file[str(i)] for i in range(len(file.files))]
     for found in (list(Archive(path).items()), reference_decoder.decode(path.read_bytes())):
-        for (_, array), right in zip(found, want, strict=True):
+        for (_, array), right in zip(found, expected, strict=True):
             assert np.array_equal(array, right)
             assert array.dtype == right.dtype
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*-1.ddf")), ids=lambda path: path.stem)
-def test_golden_archives_are_written_again(path: Path) -> None:
-    """The same bytes as ever, whatever the number of threads."""
+def test_golden_archives_are_reproduced(path: Path) -> None:
+    """The bytes are the same with any number of threads."""
     archive = Archive(path)
     assert {block.kind.method for block in archive.blocks()} == set(Method)
     for threads in (1, 3):
@@ -47,7 +47,7 @@ def test_golden_archives_are_written_again(path: Path) -> None:
     ],
     ids=lambda environment: environment["ONEDNN_MAX_CPU_ISA"],
 )
-def test_other_instruction_sets_write_the_same(environment: dict[str, str]) -> None:
+def test_other_instruction_sets_write_the_same_bytes(environment: dict[str, str]) -> None:
     script = """
 import io, sys
 from ddf.archive import Archive, ArchiveWriter

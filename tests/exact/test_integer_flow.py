@@ -1,4 +1,4 @@
-"""A flow in integers: the same decisions and frequencies everywhere, at next to no cost."""
+"""Integer flows: the same decisions and frequencies everywhere, at almost no cost."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ from ddf.nets import MLP
 from tests.zoo import INTEGER_FLOWS, VALUES, draw_maps, randomize
 
 FIXED = 58
-"""What an archive of one array costs beside its block."""
+"""The overhead of an archive with one array, in bytes."""
 
 
 @pytest.mark.parametrize("name", INTEGER_FLOWS)
@@ -36,12 +36,12 @@ def test_arrays_decompress_to_themselves(name: str, device: str) -> None:
     data = flow.compress(array)
     assert data is not None
     assert np.array_equal(flow.decompress(data, array.shape, array.dtype), array)
-    assert make().compress(array) == data, "on a CPU it is the same"
+    assert make().compress(array) == data, "the code differs on the CPU"
 
 
 @pytest.mark.parametrize("name", INTEGER_FLOWS)
 def test_an_integer_flow_is_a_flow(name: str) -> None:
-    """Its verbs are inherited, and its codec spends the bits that its likelihood states."""
+    """Its methods are inherited, and its codes are as long as its likelihood predicts."""
     make, shape = INTEGER_FLOWS[name]
     flow = make()
     array = np.stack(draw_maps(5, shape, flow.num_classes))
@@ -59,7 +59,7 @@ def test_an_integer_flow_is_a_flow(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> IntegerFlow:
-    """A flow for maps of any size that two squeezes divide."""
+    """Return a flow for maps of any size that two squeezes can divide."""
     return INTEGER_FLOWS["any-size"][0]()
 
 
@@ -74,17 +74,17 @@ def test_arrays_of_samples_are_coded(model: IntegerFlow, shape: tuple[int, ...])
 
 
 @pytest.mark.parametrize("shape", [(4,), (6, 8), (3, 8, 9), (0, 8, 8), (), (4, 0)])
-def test_arrays_of_other_shapes_are_not(model: IntegerFlow, shape: tuple[int, ...]) -> None:
+def test_arrays_of_other_shapes_are_not_coded(model: IntegerFlow, shape: tuple[int, ...]) -> None:
     assert model.compress(np.zeros(shape, np.uint8)) is None
 
 
-def test_arrays_of_other_values_are_not(model: IntegerFlow) -> None:
+def test_arrays_of_other_values_are_not_coded(model: IntegerFlow) -> None:
     assert model.compress(np.full((4, 4), 7)) is None
     with pytest.raises(InvalidCodeError, match=r"does not code arrays of shape \(5, 4\)"):
         model.decompress(b"", (5, 4), np.dtype(np.uint8))
 
 
-def test_batches_do_not_change_the_code(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_batch_size_does_not_change_the_code(model: IntegerFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.stack(draw_maps(7, (8, 12), 4))
     data = model.compress(array)
     assert data is not None
@@ -92,7 +92,7 @@ def test_batches_do_not_change_the_code(model: IntegerFlow, monkeypatch: pytest.
     assert np.array_equal(model.decompress(model.compress(array) or b"", array.shape, array.dtype), array)
 
 
-def test_the_latents_of_a_map_depend_on_that_map_alone(model: IntegerFlow) -> None:
+def test_the_latents_of_a_map_do_not_depend_on_other_maps(model: IntegerFlow) -> None:
     x = torch.from_numpy(model.classes.to_symbols(np.stack(draw_maps(20, (12, 20), 4)))[:, None])
     emitted: dict[int, list[torch.Tensor]] = {20: [], 1: []}
     for size, found in emitted.items():
@@ -103,15 +103,15 @@ def test_the_latents_of_a_map_depend_on_that_map_alone(model: IntegerFlow) -> No
 
 def test_threads_share_a_model(model: IntegerFlow) -> None:
     maps = [np.stack(draw_maps(2, (12, 20), 4, seed)) for seed in range(24)]
-    want = [model.compress(array) for array in maps]
+    expected = [model.compress(array) for array in maps]
     fresh = IntegerFlow.from_bytes(model.to_bytes())
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(fresh.compress, maps)) == want
-        again = list(pool.map(lambda code: fresh.decompress(code, (2, 12, 20), np.dtype(np.uint8)), want))
+        assert list(pool.map(fresh.compress, maps)) == expected
+        again = list(pool.map(lambda code: fresh.decompress(code, (2, 12, 20), np.dtype(np.uint8)), expected))
     assert all(np.array_equal(one, two) for one, two in zip(again, maps, strict=True))
 
 
-def test_a_model_file_is_the_model(tmp_path: Path) -> None:
+def test_a_model_survives_saving(tmp_path: Path) -> None:
     for make, shape in INTEGER_FLOWS.values():
         flow = make()
         flow.save(tmp_path / "model")
@@ -133,13 +133,13 @@ def test_a_model_file_is_the_model(tmp_path: Path) -> None:
 
 
 def changed(model: IntegerFlow, **new: np.ndarray) -> bytes:
-    """The file of a model with other integers."""
+    """Return the file of a model with changed integers."""
     arrays, header = arrays_from_bytes(model.to_bytes(), "the model")
     return arrays_to_bytes(arrays | new, header)
 
 
-def test_a_fingerprint_covers_the_base_that_is_used(model: IntegerFlow) -> None:
-    """Also where single precision, in which flows have their logits, does not tell two integers apart."""
+def test_the_fingerprint_covers_the_base(model: IntegerFlow) -> None:
+    """This holds even if two integers are equal in single precision, the dtype of the logits."""
     found = {model.fingerprint}
     for value in (0, 1, (1 << 24) + 1, (1 << 24) + 2, (1 << 31) - 1, (1 << 31) - 2, -(1 << 31)):
         base = model.base.logits.numpy().copy()
@@ -151,7 +151,7 @@ def test_a_fingerprint_covers_the_base_that_is_used(model: IntegerFlow) -> None:
     assert len(found) == 8
 
 
-def test_a_base_of_another_shape_or_dtype_is_refused(model: IntegerFlow) -> None:
+def test_a_base_of_another_shape_or_dtype_is_rejected(model: IntegerFlow) -> None:
     base = model.base.logits.numpy()
     for wrong in (base[:-1], base[:, :-1], base[..., 0], np.concatenate([base] * 2), base[None], base.reshape(-1)):
         with pytest.raises(DamagedFileError, match=r"the file does not .*base.logits has the shape"):
@@ -177,7 +177,7 @@ def test_a_base_of_another_shape_or_dtype_is_refused(model: IntegerFlow) -> None
         ("bias", 1 << 60, "i8", "do not fit into a double"),
     ],
 )
-def test_integers_that_no_export_makes_are_refused(
+def test_integers_that_export_never_produces_are_rejected(
     model: IntegerFlow, part: str, value: float, dtype: str, message: str
 ) -> None:
     for name in ("1.net.stack.1.mix", "1.net.stack.2"):
@@ -186,7 +186,7 @@ def test_integers_that_no_export_makes_are_refused(
             IntegerFlow.from_bytes(changed(model, **{f"{name}.{part}": np.full(shape, value, dtype)}))
 
 
-def test_logits_that_do_not_fit_32_bits_are_refused(model: IntegerFlow) -> None:
+def test_logits_that_do_not_fit_32_bits_are_rejected(model: IntegerFlow) -> None:
     name = "1.net.stack.2"
     integers = model._integers()
     bias, shift = (np.full_like(integers[f"{name}.{part}"], value) for part, value in (("bias", 2**30), ("shift", 0)))
@@ -194,7 +194,7 @@ def test_logits_that_do_not_fit_32_bits_are_refused(model: IntegerFlow) -> None:
         IntegerFlow.from_bytes(changed(model, **{f"{name}.bias": bias, f"{name}.shift": shift}))
 
 
-def test_tensors_too_many_or_too_few_are_refused(model: IntegerFlow) -> None:
+def test_unexpected_and_missing_tensors_are_rejected(model: IntegerFlow) -> None:
     arrays, header = arrays_from_bytes(model.to_bytes(), "the model")
     with pytest.raises(DamagedFileError, match=r"unexpected tensors: layers.more"):
         IntegerFlow.from_bytes(changed(model, more=np.zeros(3)))
@@ -207,7 +207,7 @@ def test_tensors_too_many_or_too_few_are_refused(model: IntegerFlow) -> None:
 
 
 @pytest.mark.parametrize("name", INTEGER_FLOWS)
-def test_a_pickled_model_is_the_model(name: str) -> None:
+def test_a_model_survives_pickling(name: str) -> None:
     make, shape = INTEGER_FLOWS[name]
     flow = make()
     flow.about = {"what": "example"}
@@ -217,10 +217,10 @@ def test_a_pickled_model_is_the_model(name: str) -> None:
         assert again.fingerprint == flow.fingerprint
         assert again.about == flow.about
         assert again.compress(x) == flow.compress(x) is not None
-    assert len(pickle.dumps(flow)) < len(flow.to_bytes()) + 200, "what is derived from the integers is not pickled"
+    assert len(pickle.dumps(flow)) < len(flow.to_bytes()) + 200, "derived data is pickled"
 
 
-def test_values_that_do_not_fit_the_dtype_are_refused() -> None:
+def test_values_that_do_not_fit_the_dtype_are_rejected() -> None:
     flow = INTEGER_FLOWS["any-size"][0]()
     flow.classes = Classes((-1, 3, 255, 300))
     some, others = np.full((4, 4), 3), np.full((4, 4), 300)
@@ -236,8 +236,8 @@ def test_values_that_do_not_fit_the_dtype_are_refused() -> None:
             flow.decompress(data, (4, 4), np.dtype(dtype))
 
 
-def test_export_of_couplings() -> None:
-    """Each layer is trained on what the integer layers before it leave."""
+def test_couplings_can_be_exported() -> None:
+    """Each layer is trained on the output of the integer layers before it."""
     maps = np.stack(draw_maps(80, (8, 8), 3, seed=2)) % 3
     data = torch.from_numpy(maps.astype(np.int64))[:, None]
     net = spec.DenseNetSpec(blocks=1, hidden=16)
@@ -251,7 +251,7 @@ def test_export_of_couplings() -> None:
     assert len(archive) * 8 < 1.1 * float(flow.bits_per_dim(data).sum()) * 64 + 8 * FIXED + 64
 
 
-def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
+def test_a_net_with_large_sums_uses_doubles_or_is_rejected() -> None:
     affine = ExactAffine(torch.ones(1, 4000, 3, 3), torch.zeros(1), input_bits=7)
     affine.eval()
     assert affine.bound() > 1 << 24
@@ -272,7 +272,7 @@ def test_a_net_that_sums_too_much_is_carried_by_doubles_or_refused() -> None:
 @pytest.mark.parametrize("reads_out", [False, True])
 @pytest.mark.parametrize("input_bits", [0, 7])
 def test_rounding_is_as_exact_as_the_sums(input_bits: int, reads_out: bool) -> None:
-    """Sums near what each format holds, moved down by many bits, by none, and up."""
+    """Sums near the limit of each format are shifted down by many bits, by none, and up."""
     generator = torch.Generator().manual_seed(0)
     formats = set()
     for largest in (0.01, 1.0, 63.0, 63.9, 127.0):
@@ -285,19 +285,19 @@ def test_rounding_is_as_exact_as_the_sums(input_bits: int, reads_out: bool) -> N
             integers, bias = (part.long() for part in affine.fixed)
             sums = x @ integers.T + bias
             down = affine.shift.long() + input_bits - (8 if reads_out else 7)
-            want = (sums << (-down).clamp(min=0)) + torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
-            want >>= down.clamp(min=0)
+            expected = (sums << (-down).clamp(min=0)) + torch.where(down > 0, 1 << (down - 1).clamp(min=0), 0)
+            expected >>= down.clamp(min=0)
             for _ in range(2):
                 got = affine(x / (1 << input_bits)) * (256 if reads_out else 128)
-                assert torch.equal(got.long(), want if reads_out else want.clamp(0, 127))
+                assert torch.equal(got.long(), expected if reads_out else expected.clamp(0, 127))
                 formats.add(affine.dtype)
                 affine.use_no_bytes()
     assert torch.float32 in formats
     assert (torch.int8 in formats) == bytes_are_exact(torch.device("cpu"))
 
 
-def test_sums_are_those_of_64_bits(device: str) -> None:
-    """Convolutions at the edge of what each format holds, by bytes where the device has them, and without."""
+def test_sums_match_64_bit_integers(device: str) -> None:
+    """Convolutions near the limit of each format, with int8 products where available, and without."""
     generator = torch.Generator().manual_seed(0)
     for inputs in (5, 900, 4000):
         weight = 1 - torch.rand(3, inputs, 3, 3, generator=generator) / 4
@@ -307,17 +307,17 @@ def test_sums_are_those_of_64_bits(device: str) -> None:
         integers = affine.fixed[0].cpu().double()
         sums = F.conv2d(x.permute(0, 3, 1, 2).double(), integers, padding=1).permute(0, 2, 3, 1)
         down = affine.shift.cpu().double() + 7 - 8
-        want = torch.floor(sums * 2**-down + 0.5)
+        expected = torch.floor(sums * 2**-down + 0.5)
         for change in (lambda: None, affine.use_no_bytes, affine.double):
             change()
-            assert torch.equal(affine.run(x.to(device)).cpu().double(), want)
+            assert torch.equal(affine.run(x.to(device)).cpu().double(), expected)
             assert affine.is_exact()
 
 
-def test_what_a_user_says_of_precision_has_no_say(device: str) -> None:
-    """Not even after a model has been loaded, when it has proved itself."""
+def test_global_precision_settings_have_no_effect(device: str) -> None:
+    """This holds even for settings made after the checks on loading."""
     for make, shape in INTEGER_FLOWS.values():
-        want, flow = make(), make().to(device)
+        expected, flow = make(), make().to(device)
         x = np.stack(draw_maps(2, shape, flow.num_classes))
         for layer in flow._affines().values():
             layer.use_no_bytes()
@@ -328,31 +328,31 @@ def test_what_a_user_says_of_precision_has_no_say(device: str) -> None:
                 data = flow.compress(x)
         finally:
             torch.set_float32_matmul_precision(before)
-        assert data == want.compress(x)
+        assert data == expected.compress(x)
 
 
-def test_a_trained_net_needs_no_doubles(model: IntegerFlow) -> None:
+def test_a_trained_net_does_not_need_doubles(model: IntegerFlow) -> None:
     assert {affine.weight.dtype for affine in model._affines().values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "warnings"),
     [
         ([torch.int32], ["floating point is used"]),
         ([torch.int32, torch.float32], ["floating point is used", "double is used"]),
     ],
 )
-def test_a_device_that_cannot_add_is_not_used(
-    model: IntegerFlow, monkeypatch: pytest.MonkeyPatch, wrong: list[torch.dtype], said: list[str]
+def test_a_device_with_wrong_sums_is_not_used(
+    model: IntegerFlow, monkeypatch: pytest.MonkeyPatch, wrong: list[torch.dtype], warnings: list[str]
 ) -> None:
-    monkeypatch.setattr("ddf.exact.affine.bytes_are_exact", lambda device: True)  # whether they are fast here or not
+    monkeypatch.setattr("ddf.exact.affine.bytes_are_exact", lambda device: True)  # even if they are slow here
     flow = IntegerFlow.from_bytes(model.to_bytes())
     right = affine.add_taps
     monkeypatch.setattr(affine, "add_taps", lambda *args: right(*args) + (1 << 14) * (args[-1] in wrong))
     with pytest.warns(UserWarning, match="is used") as warned:
         flow.to("cpu")
-    assert [message for message in said if any(message in str(one.message) for one in warned)] == said
-    assert len(warned) == len(said)
+    assert [message for message in warnings if any(message in str(one.message) for one in warned)] == warnings
+    assert len(warned) == len(warnings)
     assert flow.is_exact()
     x = np.array(VALUES)[np.random.default_rng(0).integers(0, 4, (1, 1, 20, 20))]
     data = flow.compress(x)
@@ -361,8 +361,8 @@ def test_a_device_that_cannot_add_is_not_used(
     assert data == model.compress(x)
 
 
-def test_bytes_that_do_not_add_up_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on CPUs that add pairs of products in 16 bits."""
+def test_int8_products_with_wrong_sums_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some CPUs add pairs of products in 16 bits."""
 
     def saturated(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
         products = (x.int() + 128).unsqueeze(2) * kernel.int()
@@ -377,8 +377,8 @@ def test_bytes_that_do_not_add_up_are_not_used(monkeypatch: pytest.MonkeyPatch) 
     assert not probe(cpu)
 
 
-def test_a_size_for_which_there_is_no_product_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries refuse some, and nobody says which."""
+def test_sizes_without_int8_products_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries reject some sizes, without documenting which."""
     monkeypatch.setattr("ddf.exact.affine.bytes_are_exact", lambda device: True)
     affine = ExactAffine(torch.rand(5, 9), torch.zeros(5), input_bits=7).eval()
     x = torch.randint(128, (20, 9))
@@ -387,14 +387,14 @@ def test_a_size_for_which_there_is_no_product_of_bytes(monkeypatch: pytest.Monke
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
 
     monkeypatch.setattr(torch, "_int_mm", lambda x, kernel: x.int() @ kernel.int())
-    want = affine.run(x)
-    assert want.dtype == torch.int8
+    expected = affine.run(x)
+    assert expected.dtype == torch.int8
     monkeypatch.setattr(torch, "_int_mm", refuse)
     for _ in range(2):
-        assert torch.equal(affine.run(x).to(torch.int8), want)
+        assert torch.equal(affine.run(x).to(torch.int8), expected)
 
 
-def test_what_has_no_integer_form() -> None:
+def test_modules_without_an_integer_form_are_rejected() -> None:
     with pytest.raises(ModelError, match=r"MLP\(.*has no integer form"):
         quantize_net(MLP(3, 1, 1, activation="tanh"), [])
     with pytest.raises(ModelError, match=r"layer 0: DenoisingCoupling has the parameter net.stack.0.weight"):
@@ -402,7 +402,7 @@ def test_what_has_no_integer_form() -> None:
 
 
 @pytest.mark.parametrize("config", [None, TrainingConfig(batch_size=20, max_epochs=2)])
-def test_discrete_flows_are_exported_too(config: TrainingConfig | None) -> None:
+def test_discrete_flows_can_be_exported(config: TrainingConfig | None) -> None:
     net = spec.DenseNetSpec(blocks=1, hidden=16)
     layers = (spec.SqueezeSpec(), spec.ModularCouplingSpec(net), spec.SplitPriorSpec(net))
     flow = randomize(spec.FlowSpec(5, (1, 8, 8), layers).build())

@@ -1,4 +1,4 @@
-"""Symbols and frequencies in, bytes out, and back."""
+"""The range coder: symbols and frequencies to bytes, and back."""
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ def test_frequencies_add_up_and_follow_the_logits(logits: np.ndarray) -> None:
     for row, shares in zip(logits, found, strict=True):
         others = row < row.max()
         assert (np.diff(shares[others][np.argsort(row[others])]) >= 0).all()
-        assert shares.argmax() == row.argmax()  # the first of the likeliest
+        assert shares.argmax() == row.argmax()  # the first of the most likely
 
 
-def test_frequencies_are_those_of_a_softmax() -> None:
+def test_frequencies_match_the_softmax() -> None:
     logits = torch.randint(-2000, 2000, (100, 12), generator=torch.Generator().manual_seed(0))
     want = torch.softmax(logits.double() * np.log(2) / 256, dim=1) * 65536
     assert (frequencies(logits) - want).abs().max() < 24
@@ -34,7 +34,7 @@ def test_frequencies_are_those_of_a_softmax() -> None:
 @given(st.integers(1, 9), st.integers(0, 150), st.integers(0, 2**32))
 def test_the_decoder_returns_what_was_encoded(classes: int, count: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
-    # Rows that are stored column by column, which the library underneath would misread.
+    # The underlying library would misread rows in column-major order.
     rows = np.asfortranarray(frequencies(torch.from_numpy(generator.integers(-9000, 9000, (count, classes)))).numpy())
     symbols = generator.integers(0, classes, count)
     encoder = Encoder()
@@ -50,5 +50,5 @@ def test_the_decoder_returns_what_was_encoded(classes: int, count: int, seed: in
 
 
 @given(st.integers(0, 2**60))
-def test_numbers_of_any_size(number: int) -> None:
+def test_numbers_of_any_size_are_decoded(number: int) -> None:
     assert read_varint(b"x" + write_varint(number) + b"y", 1) == (number, 1 + len(write_varint(number)))

@@ -1,4 +1,4 @@
-"""Two small trained models, from the golden archives: this needs no torch and no training."""
+"""Two small trained models from the golden archives, which need neither torch nor training."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ def golden_model(name: str) -> CausalFlow:
 
 @pytest.fixture(scope="session")
 def any_labels() -> CausalFlow:
-    """A model of any labels."""
+    """Return a model of any labels."""
     return golden_model("labels-any")
 
 
 @pytest.fixture(scope="session")
 def known() -> CausalFlow:
-    """A model of five classes, 7, 0, 255, −1 and 300, in this order."""
+    """Return a model of the five classes 7, 0, 255, −1 and 300, in this order."""
     return golden_model("labels-known")
 
 
@@ -34,11 +34,11 @@ def model(request: pytest.FixtureRequest) -> CausalFlow:
 
 @pytest.fixture(scope="session")
 def maps() -> list[np.ndarray]:
-    """Label maps that no model was trained on."""
+    """Return label maps that no model was trained on."""
     return draw_maps(12, seed=7, sizes=(40, 60))
 
 
 @pytest.fixture(scope="session")
 def scenes(known: CausalFlow) -> list[np.ndarray]:
-    """Maps of the classes of `known`."""
+    """Return maps of the classes of `known`."""
     return [known.classes.to_values(scene) for scene in draw_scenes(8, seed=7, sizes=(40, 60))]

@@ -1,4 +1,4 @@
-"""Damaged codes: decoded to something else or refused, never a crash; archives notice every one."""
+"""Damaged codes decode to something else or are rejected, without crashes; archives detect every one."""
 
 import io
 
@@ -27,18 +27,18 @@ def outcome(model: CausalFlow, code: bytes, shape: tuple[int, ...], dtype: str) 
 
 @given(st.binary(max_size=80), st.sampled_from(["bool", "uint8", "int16", "int64", "uint64"]), st.integers(0, 3))
 @MANY
-def test_any_bytes(model: CausalFlow, code: bytes, dtype: str, shape: int) -> None:
+def test_any_bytes_decode_or_are_rejected(model: CausalFlow, code: bytes, dtype: str, shape: int) -> None:
     outcome(model, code, [(1, 1), (9, 13), (3, 8, 8), (40, 1)][shape], dtype)
 
 
 @pytest.mark.parametrize("code", [b"", b"\0" * 9, b"\xff" * 9, b"\xff" * 5000, b"\x7f", b"\0\0\xff" * 300])
 @pytest.mark.parametrize("shape", [(1, 1), (30, 40), (2, 5, 6)])
-def test_extreme_bytes(model: CausalFlow, code: bytes, shape: tuple[int, ...]) -> None:
+def test_extreme_bytes_decode_or_are_rejected(model: CausalFlow, code: bytes, shape: tuple[int, ...]) -> None:
     for dtype in ("bool", "uint8", "int64"):
         outcome(model, code, shape, dtype)
 
 
-def test_prefixes_and_flipped_bits(model: CausalFlow, maps: list[np.ndarray]) -> None:
+def test_prefixes_and_flipped_bits_decode_or_are_rejected(model: CausalFlow, maps: list[np.ndarray]) -> None:
     array = maps[2]
     code = model.compress(array)
     assert code is not None
@@ -52,7 +52,7 @@ def test_prefixes_and_flipped_bits(model: CausalFlow, maps: list[np.ndarray]) ->
         outcome(model, bytes(damaged), array.shape, "int32")
 
 
-def test_zeros_at_the_end_change_nothing(model: CausalFlow, maps: list[np.ndarray]) -> None:
+def test_trailing_zeros_change_nothing(model: CausalFlow, maps: list[np.ndarray]) -> None:
     for array in maps:
         code = model.compress(array)
         assert code is not None
@@ -61,12 +61,12 @@ def test_zeros_at_the_end_change_nothing(model: CausalFlow, maps: list[np.ndarra
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (0, 4), (4, 0), (0, 3, 3)])
-def test_shapes_that_are_never_coded(model: CausalFlow, shape: tuple[int, ...]) -> None:
+def test_unsupported_shapes_are_rejected(model: CausalFlow, shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidCodeError):
         model.decompress(b"\1\2\3", shape, np.uint8)
 
 
-def test_labels_beyond_the_dtype(any_labels: CausalFlow) -> None:
+def test_labels_outside_the_dtype_are_rejected(any_labels: CausalFlow) -> None:
     array = np.where(np.eye(8, dtype=bool), -70_000, 1 << 33)
     code = any_labels.compress(array)
     assert code is not None
@@ -75,7 +75,7 @@ def test_labels_beyond_the_dtype(any_labels: CausalFlow) -> None:
             any_labels.decompress(code, array.shape, dtype)
 
 
-def test_archives_notice(model: CausalFlow, maps: list[np.ndarray]) -> None:
+def test_archives_detect_damage(model: CausalFlow, maps: list[np.ndarray]) -> None:
     buffer = io.BytesIO()
     with ArchiveWriter(buffer, model) as writer:
         writer.add(maps[2], "map")

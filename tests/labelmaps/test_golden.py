@@ -14,7 +14,7 @@ from tests.zoo import GOLDEN
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("labels-*.ddf")), ids=lambda path: path.stem)
-def test_written_again(path: Path) -> None:
+def test_golden_archives_are_reproduced(path: Path) -> None:
     assert path.stat().st_size < 60_000
     archive = Archive(path)
     shared = int(path.stem[-1])
@@ -24,14 +24,14 @@ def test_written_again(path: Path) -> None:
             writer.add(array, name)
     assert buffer.getvalue() == path.read_bytes()
     by_codec = sum(block.count for block in archive.blocks() if block.kind.method == Method.CODEC)
-    assert by_codec >= len(archive) // 2  # the rest is of other methods, and would prove nothing
+    assert by_codec >= len(archive) // 2  # other methods would not test the codec
 
 
 @pytest.mark.parametrize("name", ["labels-any", "labels-known"])
-def test_reference_decoder_agrees(name: str, maps: list[np.ndarray], scenes: list[np.ndarray]) -> None:
-    """On maps that are in no archive too, and about the rank of each pixel."""
+def test_the_reference_decoder_agrees(name: str, maps: list[np.ndarray], scenes: list[np.ndarray]) -> None:
+    """Compare maps that are not in any archive, and the rank of each pixel."""
     model = Archive(GOLDEN / f"{name}-1.ddf").model
-    tall = np.concatenate([scene[:40, :12] for scene in scenes])  # longer than the rows that the kernel keeps
+    tall = np.concatenate([scene[:40, :12] for scene in scenes])  # more rows than the kernel keeps
     for array in (maps[3], scenes[0], np.stack([scenes[1][:30, :30], scenes[2][:30, :30]]), tall):
         code = model.compress(array)
         reference = read_model(model.to_bytes())

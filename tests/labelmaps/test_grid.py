@@ -1,4 +1,4 @@
-"""Upsampled maps are found, and cost what the small map costs."""
+"""Upsampled maps are detected, and cost as much as the small map."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def upsampled(small: np.ndarray, rows: int, columns: int) -> np.ndarray:
     st.integers(0, 8), st.integers(0, 8), st.integers(1, 3), st.integers(0, 99),
 )  # fmt: skip
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_reduce_then_expand(
+def test_expand_inverts_reduce(
     height: int,
     width: int,
     rows: int,
@@ -31,7 +31,7 @@ def test_reduce_then_expand(
     labels: int,
     seed: int,
 ) -> None:
-    """Whatever the crop and however many labels, a grid loses nothing."""
+    """A grid is lossless for any crop and any number of labels."""
     small = np.random.default_rng(seed).integers(0, labels, (2, height, width))
     large = upsampled(small, rows, columns)
     large = large[:, min(top, height * rows - 1) :, min(left, width * columns - 1) :]
@@ -48,7 +48,7 @@ SIZES = st.lists(st.integers(1, 4) | st.sampled_from([2, 4]), min_size=1, max_si
 
 @given(SIZES, SIZES)
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_cells_of_different_sizes(heights: list[int], widths: list[int]) -> None:
+def test_cells_may_have_different_sizes(heights: list[int], widths: list[int]) -> None:
     cells = np.arange(len(heights) * len(widths)).reshape(len(heights), len(widths))
     large = np.repeat(np.repeat(cells, heights, axis=0), widths, axis=1)
     grid = find_grid(large)
@@ -69,7 +69,7 @@ def test_steps_and_offsets_are_found(top: int, left: int) -> None:
     assert grid.shape == (7, 9)
 
 
-def test_no_grid() -> None:
+def test_maps_without_a_grid_are_not_reduced() -> None:
     small = np.arange(63).reshape(7, 9)
     for rows, columns in ((1, 1), (1, 4), (3, 1)):
         assert find_grid(upsampled(small, rows, columns)).is_trivial
@@ -87,7 +87,7 @@ def test_no_grid() -> None:
     st.integers(1, 9),
 )
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_any_numbers_make_a_grid(numbers: list[int], height: int, width: int) -> None:
+def test_any_numbers_define_a_valid_grid(numbers: list[int], height: int, width: int) -> None:
     grid = Grid.from_numbers((height, width), numbers)
     rows, columns = grid.shape
     assert 1 <= rows <= height
@@ -108,7 +108,7 @@ def test_upsampled_maps_cost_as_much_as_small_ones(
         assert len(code) <= len(small) + 6
 
 
-def test_an_upsampled_map_is_smaller_than_other_codecs_make_it() -> None:
+def test_an_upsampled_map_is_smaller_than_with_other_codecs() -> None:
     import io
     import lzma
 

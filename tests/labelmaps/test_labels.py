@@ -1,4 +1,4 @@
-"""Labels and the symbols that stand for them."""
+"""Labels and the symbols that represent them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "in
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_limits_of_a_dtype(dtype: str) -> None:
+def test_labels_at_the_limits_of_a_dtype_are_coded(dtype: str) -> None:
     info = np.iinfo(dtype)
     labels = sorted({int(info.min), int(info.min) + 3, 5, int(info.max) - 1, int(info.max)})
     array = np.array(labels * 2, dtype=dtype).reshape(2, -1)
@@ -19,7 +19,7 @@ def test_limits_of_a_dtype(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("place", ["lowest", "highest"])
-def test_ranges_at_the_limits(dtype: str, place: str) -> None:
+def test_ranges_at_the_limits_of_a_dtype_are_coded(dtype: str, place: str) -> None:
     info = np.iinfo(dtype)
     labels = [info.min + i for i in (0, 2, 3)] if place == "lowest" else [info.max - i for i in (9, 1, 0)]
     labels = [int(label) for label in labels]
@@ -30,7 +30,7 @@ def test_ranges_at_the_limits(dtype: str, place: str) -> None:
     assert symbols.tolist() == [[0, 1, 2], [2, 1, 0]]
 
 
-def test_bool() -> None:
+def test_booleans_are_coded() -> None:
     array = np.array([[True, False]])
     assert labels_of(array) == [0, 1]
     assert labels_of(array | True) == [1]
@@ -40,18 +40,18 @@ def test_bool() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 100_000])
-def test_labels_in_any_order(scale: int) -> None:
+def test_labels_in_any_order_are_coded(scale: int) -> None:
     labels = [7 * scale, -1, 255 * scale, 0]
     array = np.array([[0, -1], [255 * scale, 7 * scale]])
     assert lookup(labels, array.dtype)(array).tolist() == [[3, 1], [2, 0]]
 
 
-def test_labels_that_do_not_fit() -> None:
+def test_labels_outside_the_dtype_are_skipped() -> None:
     array = np.array([[0, 7, 255]], dtype=np.uint8)
     assert lookup([-1, 0, 7, 255, 300, 1 << 40], array.dtype)(array).tolist() == [[1, 2, 3]]
 
 
-def test_most_labels() -> None:
+def test_the_number_of_labels_is_limited() -> None:
     dense = np.arange(MOST_LABELS + 1).reshape(256, 256)
     for scale in (1, 1 << 20):
         assert labels_of(dense * scale) is None
@@ -62,7 +62,7 @@ def test_most_labels() -> None:
         assert np.array_equal(np.array(labels)[lookup(labels, almost.dtype)(almost)], almost)
 
 
-def test_noise() -> None:
+def test_noise_is_recognized() -> None:
     generator = np.random.default_rng(0)
     assert looks_like_noise(generator.integers(0, 9, (30, 30)))
     assert not looks_like_noise(generator.integers(0, 2, (30, 30)))

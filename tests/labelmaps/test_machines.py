@@ -1,4 +1,4 @@
-"""The same bytes from any thread and any instruction set, compiled or not; and no torch."""
+"""Any thread and any instruction set, compiled or not, produces the same bytes, without torch."""
 
 import os
 import subprocess
@@ -39,19 +39,21 @@ def codes(model: CausalFlow, arrays: list[np.ndarray], folder: Path, **environme
     return [bytes.fromhex(line) for line in out.split()]
 
 
-def test_threads(model: CausalFlow, maps: list[np.ndarray]) -> None:
+def test_threads_produce_the_same_bytes(model: CausalFlow, maps: list[np.ndarray]) -> None:
     want = [model.compress(one) for one in maps]
     fresh = CausalFlow.from_bytes(model.to_bytes())
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(fresh.compress, maps * 6)) == want * 6
 
 
-def test_baseline_instructions(model: CausalFlow, maps: list[np.ndarray], tmp_path: Path) -> None:
+def test_baseline_instructions_produce_the_same_bytes(
+    model: CausalFlow, maps: list[np.ndarray], tmp_path: Path
+) -> None:
     environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     assert codes(model, maps, tmp_path, **environment) == [model.compress(one) for one in maps]
 
 
-def test_without_compiling(model: CausalFlow, scenes: list[np.ndarray], tmp_path: Path) -> None:
+def test_uncompiled_code_produces_the_same_bytes(model: CausalFlow, scenes: list[np.ndarray], tmp_path: Path) -> None:
     arrays = [scenes[0][12:26, 10:26], np.array([[5, 5, 2**62], [5, 5, 2**62], [-9, -9, 5]])]
     assert codes(model, arrays, tmp_path, NUMBA_DISABLE_JIT="1") == [model.compress(one) for one in arrays]
 

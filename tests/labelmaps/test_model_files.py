@@ -1,4 +1,4 @@
-"""Model files: equal models give equal files, and anything else is refused."""
+"""Equal models give equal files, and invalid files are rejected."""
 
 import copy
 import pickle
@@ -16,7 +16,7 @@ from tests.reference_decoder import read_model
 from tests.zoo import coupling_flow
 
 
-def test_a_file_comes_back(model: CausalFlow, tmp_path: Path) -> None:
+def test_a_model_survives_saving(model: CausalFlow, tmp_path: Path) -> None:
     model.save(tmp_path / "model.safetensors")
     data = (tmp_path / "model.safetensors").read_bytes()
     for again in (load(tmp_path / "model.safetensors"), load(str(tmp_path / "model.safetensors"))):
@@ -26,7 +26,7 @@ def test_a_file_comes_back(model: CausalFlow, tmp_path: Path) -> None:
         assert again.classes == model.classes
 
 
-def test_fingerprints(known: CausalFlow) -> None:
+def test_the_fingerprint_covers_all_parameters(known: CausalFlow) -> None:
     about = CausalFlow(known.arrays, known.classes, {"trained": "long ago"})
     assert about.fingerprint == known.fingerprint
     assert CausalFlow.from_bytes(about.to_bytes()).about == {"trained": "long ago"}
@@ -39,16 +39,16 @@ def test_fingerprints(known: CausalFlow) -> None:
     assert len(known.fingerprint) == 16
 
 
-def test_a_pickled_model_is_the_model(model: CausalFlow, scenes: list[np.ndarray]) -> None:
+def test_a_model_survives_pickling(model: CausalFlow, scenes: list[np.ndarray]) -> None:
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert isinstance(again, CausalFlow)
         assert again.fingerprint == model.fingerprint
         assert again.compress(scenes[0]) == model.compress(scenes[0]) is not None
-    model.nets  # noqa: B018 - what is derived from the parameters is not pickled with them
+    model.nets  # noqa: B018 - derived data, which is not pickled
     assert len(pickle.dumps(model)) < len(model.to_bytes()) + 200
 
 
-def test_damaged_files(model: CausalFlow) -> None:
+def test_damaged_files_are_rejected(model: CausalFlow) -> None:
     data = model.to_bytes()
     for place in np.linspace(0, len(data) - 1, 150).astype(int).tolist():
         with pytest.raises(DamagedFileError):
@@ -59,13 +59,13 @@ def test_damaged_files(model: CausalFlow) -> None:
         CausalFlow.from_bytes(data + b"\0")
 
 
-def test_other_models() -> None:
+def test_other_models_are_rejected() -> None:
     with pytest.raises(DamagedFileError, match="integer"):
         CausalFlow.from_bytes(coupling_flow().to_bytes(), "this")
 
 
 @pytest.mark.parametrize("classes", [{}, {"values": [1, 1]}, "text", [3], {"values": "abc", "names": [], "colors": []}])
-def test_strange_classes(known: CausalFlow, classes: object) -> None:
+def test_invalid_classes_are_rejected(known: CausalFlow, classes: object) -> None:
     with pytest.raises(DamagedFileError):
         CausalFlow.from_bytes(arrays_to_bytes(known.arrays, {"kind": "labelmaps", "classes": classes}))
 
@@ -84,14 +84,14 @@ def changed(name: str, value: int | None = None, dtype: str | None = None, shape
 
 WRONG = {
     "a missing array": lambda arrays: arrays.pop("flat"),
-    "one too many": lambda arrays: arrays.update(more=np.zeros(3)),
+    "an extra array": lambda arrays: arrays.update(more=np.zeros(3)),
     "floats": changed("second", dtype="float32"),
     "another dtype": changed("flat", dtype="int32"),
     "another shape": changed("third", shape=(8, 7)),
     "hidden layers that do not fit": changed("bias", shape=(24,)),
-    "classes of others": changed("escapes", shape=(5, 4)),
+    "classes of another model": changed("escapes", shape=(5, 4)),
     "an odd number of pixels": lambda arrays: arrays.update(pixels=arrays["pixels"][:11]),
-    "a context too small": lambda arrays: arrays.update(pixels=arrays["pixels"][:8]),
+    "a context that is too small": lambda arrays: arrays.update(pixels=arrays["pixels"][:8]),
     "rows that do not fit": lambda arrays: arrays.update(rows=arrays["rows"][:5]),
     "first sums beyond 16 bits": changed("pixels", value=2731),
     "first sums beyond 16 bits, negative": changed("runs", value=-5462),
@@ -109,7 +109,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_arrays(known: CausalFlow, name: str) -> None:
+def test_wrong_arrays_are_rejected(known: CausalFlow, name: str) -> None:
     arrays = dict(known.arrays)
     WRONG[name](arrays)
     with pytest.raises(DamagedFileError, match="damaged"):
@@ -118,7 +118,7 @@ def test_wrong_arrays(known: CausalFlow, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["pixels", "runs", "second", "third"])
 def test_sums_at_their_limits_are_exact(known: CausalFlow, scenes: list[np.ndarray], name: str) -> None:
-    """The largest weights that pass the check: encoder, decoder and the reference decoder agree."""
+    """With the largest weights that pass the check, encoder, decoder and reference decoder agree."""
     generator = np.random.default_rng(0)
     arrays = dict(known.arrays)
     for scale in range(1 << 14, 0, -64):

@@ -1,4 +1,4 @@
-"""Scores are code lengths, probabilities add up to 1, and ranks say which option was right."""
+"""Scores are code lengths, probabilities add up to 1, and ranks identify the correct option."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ def test_bits_are_code_lengths(known: CausalFlow, scenes: list[np.ndarray]) -> N
         assert np.isclose(known.explain(scene).bits.sum(), bits, rtol=1e-4)
 
 
-def test_bits_of_several_maps(any_labels: CausalFlow, maps: list[np.ndarray]) -> None:
+def test_bits_are_returned_for_each_map(any_labels: CausalFlow, maps: list[np.ndarray]) -> None:
     stack = np.stack([one[:40, :40] for one in maps]).reshape(3, 4, 40, 40)
     bits = any_labels.bits(stack)
     assert bits.shape == (3, 4)
@@ -36,7 +36,7 @@ def test_probabilities_of_all_maps_add_up(known: CausalFlow, shape: tuple[int, i
     assert abs(np.exp(known.log_prob(maps)).sum() - 1) < 1e-3
 
 
-def test_explanations(known: CausalFlow, scenes: list[np.ndarray]) -> None:
+def test_explanations_match_the_scores(known: CausalFlow, scenes: list[np.ndarray]) -> None:
     for scene in scenes:
         found = known.explain(scene)
         assert found.bits.shape == found.ranks.shape == found.margins.shape == scene.shape
@@ -55,7 +55,7 @@ def test_only_maps_are_explained(known: CausalFlow, wrong: np.ndarray) -> None:
         known.explain(wrong)
 
 
-def test_samples(model: CausalFlow) -> None:
+def test_samples_have_the_requested_size(model: CausalFlow) -> None:
     drawn = model.sample(3, (20, 24), seed=5)
     assert drawn.shape == (3, 20, 24)
     assert np.array_equal(drawn, model.sample(3, (20, 24), seed=5))
@@ -64,16 +64,16 @@ def test_samples(model: CausalFlow) -> None:
     assert not np.array_equal(drawn[0], drawn[1])
 
 
-def test_samples_have_the_models_probabilities(known: CausalFlow) -> None:
+def test_samples_match_the_models_probabilities(known: CausalFlow) -> None:
     drawn = known.sample(4000, (1, 2), seed=1)
     for one in itertools.product(known.classes.values, repeat=2):
-        want = np.exp(known.log_prob(np.array([one])))
-        have = (drawn == one).all(axis=(1, 2)).mean()
-        assert abs(have - want) < 4 * math.sqrt(want * (1 - want) / 4000) + 1e-3
+        expected = np.exp(known.log_prob(np.array([one])))
+        observed = (drawn == one).all(axis=(1, 2)).mean()
+        assert abs(observed - expected) < 4 * math.sqrt(expected * (1 - expected) / 4000) + 1e-3
 
 
 @pytest.mark.parametrize("arguments", [(-1, (3, 3)), (1, (0, 3)), (1, (3,)), (1, (1, 3, 3))])
-def test_samples_of_no_size(known: CausalFlow, arguments: tuple[int, tuple[int, ...]]) -> None:
+def test_impossible_sizes_of_samples_are_rejected(known: CausalFlow, arguments: tuple[int, tuple[int, ...]]) -> None:
     with pytest.raises(ValueError, match="positive height"):
         known.sample(*arguments)
 
@@ -82,7 +82,7 @@ def test_samples_of_no_size(known: CausalFlow, arguments: tuple[int, tuple[int, 
 
 
 def test_tables_do_not_depend_on_rounding() -> None:
-    """Their values before rounding are at least 1e-6 from a half, a thousand times the error of any exp or log."""
+    """Before rounding, the values are at least 1e-6 from a half: a thousand times the error of exp or log."""
     squash = [2**22 / (1 + math.exp(-t / 256)) for t in range(-LIMIT, LIMIT + 1)]
     steps = [(i + 0.5) / 4096 for i in range(4096)]
     stretch = [256 * math.log(p / (1 - p)) for p in [*steps, *(p / 64 for p in steps)]]
@@ -95,7 +95,7 @@ def test_tables_do_not_depend_on_rounding() -> None:
     assert abs(STRETCH.astype(int)).max() <= LIMIT
 
 
-def test_order_of_the_context() -> None:
+def test_the_context_is_sorted_by_distance() -> None:
     found = offsets(256)
     distances = (found**2).sum(axis=1)
     assert (np.diff(distances) >= 0).all()
@@ -104,8 +104,8 @@ def test_order_of_the_context() -> None:
     assert found[:6].tolist() == [[-1, 0], [0, -1], [-1, -1], [-1, 1], [-2, 0], [0, -2]]
 
 
-def test_carries_reach_bytes_that_wait() -> None:
-    """Likely zeros push the lower end of the interval through bytes of 255; unlikely ones decide on the carry."""
+def test_carries_reach_pending_bytes() -> None:
+    """Likely zeros move the lower end of the interval through bytes of 255; unlikely ones determine the carry."""
     for seed in range(20):
         coder, data = np.zeros(CODER_SIZE, np.uint64), np.zeros(4000, np.uint8)
         bits = (np.random.default_rng(seed).random(20_000) < 0.0005 * seed).tolist()

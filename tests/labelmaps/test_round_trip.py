@@ -1,4 +1,4 @@
-"""Every array comes back, whatever its dtype, shape and labels."""
+"""Every array survives a round trip, for all dtypes, shapes and labels."""
 
 import io
 
@@ -28,7 +28,7 @@ def check(model: CausalFlow, array: np.ndarray) -> bytes:
 
 @st.composite
 def palettes(draw: st.DrawFn) -> np.ndarray:
-    """Some different values of a dtype, often those at its limits."""
+    """Draw distinct values of a dtype, often at its limits."""
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     limits = st.sampled_from([low, low + 1, 0, 1, high - 1, high])
@@ -37,7 +37,7 @@ def palettes(draw: st.DrawFn) -> np.ndarray:
 
 
 def blobs(generator: np.random.Generator, count: int, height: int, width: int, labels: int, noise: float) -> np.ndarray:
-    """Maps of rectangles, with some pixels at random."""
+    """Return maps of rectangles with some random pixels."""
     maps = np.zeros((count, height, width), dtype=np.int64)
     for one in maps:
         for _ in range(generator.integers(6)):
@@ -54,12 +54,12 @@ SIDES = st.integers(1, 20)
 
 @given(palettes(), SIDES, SIDES, st.integers(1, 3), st.integers(0, 99), st.sampled_from([0, 0.1, 1]))
 @EVERY_MODEL
-def test_arrays_come_back(
+def test_arrays_are_restored(
     model: CausalFlow, palette: np.ndarray, height: int, width: int, count: int, seed: int, noise: float
 ) -> None:
     array = palette[blobs(np.random.default_rng(seed), count, height, width, len(palette), noise)]
-    array[0] = palette[0]  # whether an array is noise is decided by its first map
-    if (array == np.uint64(2**64 - 1)).all():  # the one label that has no code
+    array[0] = palette[0]  # the first map decides whether an array is noise
+    if (array == np.uint64(2**64 - 1)).all():  # the only label without a code
         assert model.compress(array) is None
         return
     check(model, array)
@@ -67,32 +67,32 @@ def test_arrays_come_back(
 
 @given(st.integers(0, 2**63 - 1), st.integers(301, 600))
 @settings(EVERY_MODEL, max_examples=8)
-def test_many_labels_come_back(model: CausalFlow, seed: int, count: int) -> None:
+def test_many_labels_are_restored(model: CausalFlow, seed: int, count: int) -> None:
     generator = np.random.default_rng(seed)
     labels = generator.choice(2**62, size=count, replace=False)
     check(model, np.repeat(np.resize(labels, (40, 20)), 3, axis=1))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (2, 3, 9, 11), (1, 1, 1, 1), (5, 1, 7), (3, 2, 1)])
-def test_shapes(model: CausalFlow, shape: tuple[int, ...]) -> None:
+def test_all_shapes_are_restored(model: CausalFlow, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape) // 4 % 3
     check(model, array.astype(np.uint8))
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (0, 3), (3, 0), (2, 0, 3), (0, 2, 3)])
-def test_what_is_no_map_is_not_coded(model: CausalFlow, shape: tuple[int, ...]) -> None:
+def test_arrays_that_are_not_maps_are_not_coded(model: CausalFlow, shape: tuple[int, ...]) -> None:
     assert model.compress(np.zeros(shape, dtype=np.uint8)) is None
 
 
-def test_the_label_that_has_no_code(model: CausalFlow) -> None:
+def test_the_label_without_a_code_is_not_coded(model: CausalFlow) -> None:
     highest = 2**64 - 1
     assert model.compress(np.full((4, 5), highest, dtype=np.uint64)) is None
     check(model, np.full((4, 5), highest - 1, dtype=np.uint64))
     check(model, np.where(np.eye(6, dtype=bool), np.uint64(highest), np.uint64(highest - 1)))
 
 
-def test_long_maps(any_labels: CausalFlow) -> None:
-    """More rows than the ring has, and more pixels than are coded in one call."""
+def test_long_maps_are_restored(any_labels: CausalFlow) -> None:
+    """The maps have more rows than the ring buffer, and more pixels than one call codes."""
     generator = np.random.default_rng(0)
     tall = blobs(generator, 1, 700, 5, 4, 0.05)[0]
     large = np.kron(generator.integers(0, 3, (40, 40)), np.ones((10, 9), dtype=np.int64))
@@ -101,7 +101,7 @@ def test_long_maps(any_labels: CausalFlow) -> None:
     check(any_labels, large)
 
 
-def test_views_and_byte_orders(any_labels: CausalFlow, maps: list[np.ndarray]) -> None:
+def test_views_and_byte_orders_are_restored(any_labels: CausalFlow, maps: list[np.ndarray]) -> None:
     code = check(any_labels, maps[0])
     transposed = np.ascontiguousarray(maps[0].T).T
     assert any_labels.compress(transposed) == code
@@ -109,8 +109,8 @@ def test_views_and_byte_orders(any_labels: CausalFlow, maps: list[np.ndarray]) -
     check(any_labels, maps[1][::-2, ::-1])
 
 
-def test_classes_in_any_order_and_beyond_the_dtype(known: CausalFlow, scenes: list[np.ndarray]) -> None:
-    """The model knows 7, 0, 255, −1 and 300: bytes have only three of them."""
+def test_classes_may_have_any_order_and_exceed_the_dtype(known: CausalFlow, scenes: list[np.ndarray]) -> None:
+    """The model knows 7, 0, 255, −1 and 300, of which uint8 can represent only three."""
     for scene in scenes:
         inside = np.where((scene < 0) | (scene > 255), 7, scene)
         code = check(known, inside)
@@ -121,16 +121,16 @@ def test_classes_in_any_order_and_beyond_the_dtype(known: CausalFlow, scenes: li
         check(known, scene == 0)
 
 
-def test_ten_thousand_instances(any_labels: CausalFlow) -> None:
+def test_ten_thousand_instances_are_restored(any_labels: CausalFlow) -> None:
     ids = np.arange(10_000).reshape(100, 100)
     array = np.kron(ids, np.ones((3, 3), dtype=np.int64))
     array[0, 0] = 77  # not merely upsampled
     code = check(any_labels, array)
-    assert len(code) < array.size  # a byte per pixel
+    assert len(code) < array.size  # less than a byte per pixel
 
 
-def test_header_of_costly_numbers(any_labels: CausalFlow) -> None:
-    """Distances of labels that the counters have learned not to expect cost 50 times what is usual."""
+def test_unlikely_labels_do_not_overflow_the_header(any_labels: CausalFlow) -> None:
+    """Distances between labels that the counters do not expect cost 50 times as much as usual."""
     steps = [1 << bits for bits in range(54, -1, -1) for _ in range(400)] + [1 << 55]
     labels = np.cumsum(np.array([0, *steps], dtype=np.uint64))
     for shift in (0, 77):

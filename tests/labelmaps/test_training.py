@@ -1,4 +1,4 @@
-"""Training small models: better than xz, the same from the same seed, and resumed where it was interrupted."""
+"""Training small models: better than xz, reproducible, and resumable after an interruption."""
 
 import lzma
 from pathlib import Path
@@ -32,7 +32,9 @@ def held_out() -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("classes", [None, CLASSES])
-def test_better_than_xz(few_scenes: list[np.ndarray], held_out: list[np.ndarray], classes: Classes | None) -> None:
+def test_small_models_beat_xz(
+    few_scenes: list[np.ndarray], held_out: list[np.ndarray], classes: Classes | None
+) -> None:
     model = train(few_scenes, SMALL, classes, mirrored=True, progress=False)
     ours = sum(len(model.compress(one) or b"") for one in held_out)
     theirs = sum(
@@ -51,7 +53,7 @@ def test_longer_training_is_better(few_scenes: list[np.ndarray], held_out: list[
     assert sizes[1] < 0.97 * sizes[0]
 
 
-def test_seeds(few_scenes: list[np.ndarray]) -> None:
+def test_the_seed_determines_the_result(few_scenes: list[np.ndarray]) -> None:
     files = [train(few_scenes, SMALL, seed=seed, progress=False).to_bytes() for seed in (0, 0, 1)]
     assert files[0] == files[1] != files[2]
 
@@ -60,9 +62,11 @@ class InterruptedTrainingError(Exception):
     pass
 
 
-def test_resuming(few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted after the second state was kept, then resumed: the same file, and the state is gone."""
-    whole = train(few_scenes, SMALL, CLASSES, progress=False)
+def test_an_interrupted_training_resumes(
+    few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training interrupted after the second saved state resumes to the same file and deletes the state."""
+    uninterrupted = train(few_scenes, SMALL, CLASSES, progress=False)
     monkeypatch.setattr(busy_net, "_KEPT_EVERY", -1)
     keep, kept, resume, resumed = busy_net._keep, [], busy_net._resume, []
 
@@ -83,7 +87,7 @@ def test_resuming(few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pyt
     assert len(list((tmp_path / "run").iterdir())) == 1
     again = train(few_scenes, SMALL, CLASSES, run=tmp_path / "run", progress=False)
     assert resumed == [0, kept[1]]
-    assert again.to_bytes() == whole.to_bytes()
+    assert again.to_bytes() == uninterrupted.to_bytes()
     assert not list((tmp_path / "run").iterdir())
 
 
@@ -102,11 +106,11 @@ def test_a_state_of_another_training_is_not_resumed(
         train(few_scenes, SMALL, run=tmp_path, progress=False)
     monkeypatch.setattr(busy_net, "_keep", keep)
     for maps, seed in ((few_scenes, 1), (few_scenes[:-1], 0)):
-        alone = train(maps, SMALL, seed=seed, progress=False)
-        assert train(maps, SMALL, seed=seed, run=tmp_path, progress=False).to_bytes() == alone.to_bytes()
+        fresh = train(maps, SMALL, seed=seed, progress=False)
+        assert train(maps, SMALL, seed=seed, run=tmp_path, progress=False).to_bytes() == fresh.to_bytes()
 
 
-def test_what_cannot_be_trained_on(few_scenes: list[np.ndarray]) -> None:
+def test_invalid_training_data_is_rejected(few_scenes: list[np.ndarray]) -> None:
     for maps in ([], [np.zeros((3, 3))], [np.zeros((2, 3, 3), np.uint8)], [np.zeros((0, 3), np.uint8)]):
         with pytest.raises(ValueError, match="training needs"):
             train(maps, SMALL, progress=False)
@@ -122,8 +126,8 @@ def test_what_cannot_be_trained_on(few_scenes: list[np.ndarray]) -> None:
     assert set(PRESETS) == {"fast", "best"}
 
 
-def test_maps_of_any_integers(few_scenes: list[np.ndarray]) -> None:
-    """What the labels are makes no difference to a model of any labels."""
+def test_maps_may_have_any_integers(few_scenes: list[np.ndarray]) -> None:
+    """The values of the labels do not affect a model of any labels."""
     names = np.array([-(2**63), -5, 0, 1000, 2**63 - 1])
     plain, strange = (train(maps, SMALL, progress=False) for maps in (few_scenes, [names[one] for one in few_scenes]))
     assert isinstance(plain, CausalFlow)

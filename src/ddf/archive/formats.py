@@ -1,17 +1,16 @@
 """How to restore the file that an array came from."""
 
-__all__ = ["MODES", "FileFormat"]
+__all__ = ["FileFormat"]
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from ddf.archive.varint import read_varint, write_varint
+from ddf.label_files import MODES
 from ddf.shapes import Array
 
 _TYPES = ("", "file", "npy", "PNG", "TIFF")
-MODES = {"1": "|b1", "L": "|u1", "P": "|u1", "I;16": "<u2", "I": "<i4"}
-"""The modes of images with one channel, as Pillow names them, and the dtypes of their arrays."""
 _MODES = tuple(MODES)
 _FORTRAN, _BIG = 1, 2
 _MAX_PALETTE, _MAX_TRANSPARENCY = 768, 256

@@ -3,27 +3,19 @@
 __all__ = ["Loaded", "read_file", "to_file"]
 
 import io
-import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from ddf.archive.formats import MODES, FileFormat
-from ddf.archive.limits import check_size
-from ddf.errors import DdfError
-from ddf.shapes import Array
+from ddf.archive.formats import FileFormat
+from ddf.errors import DdfError, NotLabelMapError
+from ddf.label_files import MODES, read_image, read_npy, without_pixel_limit
+from ddf.shapes import Array, check_bytes
 
 _IMAGES = {".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF"}
-_PNG_PIXELS = {"transparency", "interlace"}
-_PNG_CHUNKS = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS"}
-_TIFF_PIXELS = {254, 255, 256, 257, 258, 259, 262, 263, 266, 273, 277, 278, 279, 282, 283, 284, 296, 317, 338, 339}
-_TIFF_PIXELS |= {320, 322, 323, 324, 325}  # tags that describe the pixels and how they are stored
-_UPRIGHT = (274, 1)
 
 
 class Loaded(NamedTuple):
@@ -57,11 +49,11 @@ def read_file(path: Path, max_bytes: int) -> Loaded:
     problem = ""
     try:
         if suffix == ".npy":
-            found = _read_npy(path)
-        else:
-            found = _read_image(path, _IMAGES[suffix], max_bytes) if suffix in _IMAGES else None
-        if found is not None:
+            return _read_npy(path)
+        if suffix in _IMAGES and (found := _read_image(path, _IMAGES[suffix], max_bytes)) is not None:
             return found
+    except NotLabelMapError:
+        pass
     except MemoryError:
         problem = "it does not fit into memory"
     except Exception as error:  # Pillow and NumPy raise all kinds of errors for damaged files
@@ -70,69 +62,24 @@ def read_file(path: Path, max_bytes: int) -> Loaded:
         problem = (
             str(error) if isinstance(error, DdfError) else f"it is not a valid {suffix} file ({_first_line(error)})"
         )
-    check_size(str(path), path.stat().st_size, max_bytes)
+    check_bytes(str(path), path.stat().st_size, max_bytes)
     return Loaded(np.fromfile(path, dtype=np.uint8), FileFormat("file"), problem=problem)
 
 
-def _read_npy(path: Path) -> Loaded | None:
-    """Read an npy file of integers; return None for other dtypes."""
-    with path.open("rb") as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
-        except Exception as error:  # whose messages are about Python
-            raise ValueError("its header cannot be read") from error
-        if dtype.kind not in "iub" or len(shape) > 32:
-            return None
-        size = os.fstat(file.fileno()).st_size - file.tell()
-        count = int(np.prod(shape, dtype=object)) if shape else 1
-        if count * dtype.itemsize != size:
-            raise ValueError(f"an array of shape {shape} and dtype {dtype} does not have {size} bytes")
-        array = np.fromfile(file, dtype=dtype, count=count)
-    if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
-        raise ValueError("a truth value is neither 0 nor 1")
-    array = array.reshape(shape, order="F" if fortran else "C")
-    return Loaded(array, FileFormat("npy", fortran=bool(fortran), big_endian=dtype.byteorder == ">"))
+def _read_npy(path: Path) -> Loaded:
+    array, fortran = read_npy(path)
+    return Loaded(array, FileFormat("npy", fortran=fortran, big_endian=array.dtype.byteorder == ">"))
 
 
-def _read_image(path: Path, kind: str, max_bytes: int) -> Loaded | None:
-    """Read an image with one channel; return None if the file holds anything else."""
-    from PIL import Image
-
-    extras = kind == "PNG" and _png_extras(path.read_bytes())
-    with _unlimited(Image), Image.open(path) as image:
-        mode = "I;16" if image.mode.startswith("I;16") else image.mode
-        if image.format != kind or mode not in MODES or getattr(image, "n_frames", 1) > 1:
-            return None
-        check_size(str(path), image.width * image.height * np.dtype(MODES[mode]).itemsize, max_bytes)
-        array = np.asarray(image)
-        array = array.astype(MODES[mode], copy=False)
-        transparent = image.info.get("transparency")
-        palette = bytes(image.getpalette("RGB") or b"") if mode == "P" else b""
-        stripped = extras or _holds_more(image)
-    if mode == "1":
-        array = np.asarray(array.view(np.uint8) != 0)
-    format_ = FileFormat(kind, mode, palette, transparent)
-    if not format_.suits(array) or not _comes_back(format_):
+def _read_image(path: Path, type_: str, max_bytes: int) -> Loaded | None:
+    """Read an image with one channel; return None if it would not be restored exactly."""
+    image = read_image(path, max_bytes)
+    format_ = FileFormat(type_, image.mode, image.palette, image.transparency)
+    if image.format != type_ or not format_.suits(image.array) or not _comes_back(format_):
         return None
-    if _beyond_palette(array, format_) and not _reads_back(array, format_):
+    if _beyond_palette(image.array, format_) and not _reads_back(image.array, format_):
         return None
-    return Loaded(array, format_, stripped)
-
-
-def _png_extras(data: bytes) -> bool:
-    """Return whether a PNG file has chunks or bytes that are not kept; refuse damaged chunks, which Pillow accepts."""
-    position = 8
-    types = set()
-    while b"IEND" not in types:
-        size = int.from_bytes(data[position : position + 4], "big")
-        chunk = data[position + 4 : position + 8 + size]
-        if len(chunk) < 4 + size or zlib.crc32(chunk) != int.from_bytes(data[position + 8 + size :][:4], "big"):
-            raise ValueError("a chunk is cut off or does not match its checksum")
-        types.add(chunk[:4])
-        position += 12 + size
-    return bool(types - _PNG_CHUNKS) or position != len(data)
+    return Loaded(image.array, format_, image.has_metadata)
 
 
 def _first_line(error: Exception) -> str:
@@ -154,7 +101,7 @@ def _reads_back(array: Array, format_: FileFormat) -> bool:
     """Return whether Pillow reads back an image that it writes."""
     from PIL import Image
 
-    with _unlimited(Image), Image.open(io.BytesIO(to_file(array, format_))) as image:
+    with without_pixel_limit(), Image.open(io.BytesIO(to_file(array, format_))) as image:
         same = np.array_equal(np.asarray(image), array) and image.mode.startswith(format_.mode)
         same = same and image.info.get("transparency") == format_.transparency
         return bool(same and (format_.mode != "P" or bytes(image.getpalette("RGB") or b"") == format_.palette))
@@ -165,23 +112,6 @@ def _beyond_palette(array: Array, format_: FileFormat) -> bool:
     colors = len(format_.palette) // 3
     fits = next(limit for limit in (2, 4, 16, 256) if colors <= limit)
     return format_.type == "PNG" and format_.mode == "P" and bool(array.max() >= fits)
-
-
-@contextmanager
-def _unlimited(module: Any) -> Iterator[None]:
-    """Disable Pillow's own limit on the size of images, which `max_bytes` replaces."""
-    limit, module.MAX_IMAGE_PIXELS = module.MAX_IMAGE_PIXELS, None
-    try:
-        yield
-    finally:
-        module.MAX_IMAGE_PIXELS = limit
-
-
-def _holds_more(image: Any) -> bool:
-    """Return whether an image holds metadata that is not kept: text, color profiles, geographic coordinates."""
-    if image.format == "TIFF":
-        return any(tag not in _TIFF_PIXELS and (tag, value) != _UPRIGHT for tag, value in image.tag_v2.items())
-    return bool(set(image.info) - _PNG_PIXELS or getattr(image, "text", None))
 
 
 def to_file(array: Array, format_: FileFormat) -> bytes:

@@ -8,11 +8,8 @@ __all__ = [
     "MAX_SHARED",
     "MAX_SHARED_BYTES",
     "MAX_TABLE",
-    "check_size",
     "table_limit",
 ]
-
-from ddf.errors import LimitError
 
 DEFAULT_MAX_BYTES = 1 << 30
 """The default limit on the size of one array in bytes."""
@@ -39,12 +36,3 @@ _SLACK, _RATIO = 1 << 22, 512
 def table_limit(size: int) -> int:
     """Return the limit on the uncompressed tables, and on the names, of an archive of this size in bytes."""
     return min(MAX_TABLE, _SLACK + _RATIO * size)
-
-
-def check_size(what: str, size: int, max_bytes: int) -> None:
-    """Refuse an array that is larger than the limit."""
-    if size > max_bytes:
-        raise LimitError(
-            f"{what}: {size:,} bytes, but the limit is {max_bytes:,}; pass a larger one (--max-size, in Python "
-            "max_bytes=) if you expect this size"
-        )

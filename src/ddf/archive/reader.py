@@ -15,7 +15,7 @@ from ddf.archive.blocks import Block, Method
 from ddf.archive.contents import Contents
 from ddf.archive.encoding import decode_block
 from ddf.archive.formats import FileFormat
-from ddf.archive.limits import DEFAULT_MAX_BYTES, check_size
+from ddf.archive.limits import DEFAULT_MAX_BYTES
 from ddf.archive.parallel import Pool, check_counts, thread_count
 from ddf.archive.protocol import Codec, check_model
 from ddf.archive.records import HEADER_SIZE, MODEL, NO_MODEL, read_record
@@ -23,7 +23,7 @@ from ddf.archive.sources import open_source
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, MissingArrayError, WrongModelError
 from ddf.lazy import lazy
 from ddf.models import model_from_bytes
-from ddf.shapes import Array
+from ddf.shapes import Array, check_bytes
 
 
 class Archive(Mapping[str | int, Array]):
@@ -217,7 +217,7 @@ class Archive(Mapping[str | int, Array]):
             threads: The number of threads for the bands of a large array.
         """
         others = f" and the {block.count - 1:,} arrays in its block" if block.count > 1 else ""
-        check_size(f"{self.name}: {self.contents.label(block)}{others}", block.kind.size * block.count, self.max_bytes)
+        check_bytes(f"{self.name}: {self.contents.label(block)}{others}", block.kind.size * block.count, self.max_bytes)
         try:
             return decode_block(self.model if block.kind.method == Method.CODEC else None, block, threads)
         except InvalidCodeError as error:

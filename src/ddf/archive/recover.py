@@ -11,7 +11,7 @@ from ddf.archive.block_table import CHECKSUM_SIZE, Table
 from ddf.archive.blocks import Block, Kind, Method
 from ddf.archive.encoding import decode_block
 from ddf.archive.formats import FileFormat
-from ddf.archive.limits import DEFAULT_MAX_BYTES, check_size, table_limit
+from ddf.archive.limits import DEFAULT_MAX_BYTES, table_limit
 from ddf.archive.protocol import Codec, check_model
 from ddf.archive.reader import load_embedded, wrong_model
 from ddf.archive.records import (
@@ -34,7 +34,7 @@ from ddf.archive.records import (
 from ddf.archive.sources import Source, open_source
 from ddf.archive.varint import read_varint
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, WrongModelError
-from ddf.shapes import Array
+from ddf.shapes import Array, check_bytes
 
 _PIECE = 1 << 20  # bytes that are searched at once
 _TRIED = 4  # positions at which a block is looked for
@@ -327,7 +327,7 @@ class Recovery:
 
     def _block(self, kind: Kind, size: int, count: int, number: int, place: int, shifts: list[int]) -> list[Array]:
         """Return the arrays of a block, which may be at any of several positions."""
-        check_size("its block", kind.size * count, self.max_bytes)
+        check_bytes("its block", kind.size * count, self.max_bytes)
         model = self._model() if kind.method == Method.CODEC else None
         first: DdfError | None = None
         for shift in shifts:

@@ -23,7 +23,6 @@ from ddf.archive.limits import (
     MAX_ARRAYS,
     MAX_SHARED,
     MAX_SHARED_BYTES,
-    check_size,
     table_limit,
 )
 from ddf.archive.names import check_name, names_weight
@@ -46,7 +45,7 @@ from ddf.archive.records import (
 from ddf.archive.varint import write_varint
 from ddf.errors import LimitError, WrongModelError
 from ddf.files import PartFile, exclusive
-from ddf.shapes import Array
+from ddf.shapes import Array, check_bytes
 
 _LEAST, _MOST, _SHARE = 256, 4096, 16  # arrays in a group: at least, at most, and all arrays so far divided by
 _MOST_BYTES = 1 << 22  # of the blocks of a group, which are kept in memory until it is written
@@ -211,7 +210,7 @@ class ArchiveWriter:
         if name in self._names:
             raise ValueError(f"the archive already contains an array named {name!r}")
         kind = kind_of(array, shared=self.maps_per_block > 1)
-        check_size(repr(name) if name else "an array", array.nbytes, self.max_bytes)
+        check_bytes(repr(name) if name else "an array", array.nbytes, self.max_bytes)
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         if name:
             self._names.add(name)

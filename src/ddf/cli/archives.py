@@ -18,9 +18,9 @@ from ddf.cli.common import (
     fitting_model,
     formatted,
     load_codec,
+    print_result,
     printable,
     progress,
-    say,
     shortened,
     thousands,
 )
@@ -111,7 +111,7 @@ def _decompress(options: argparse.Namespace) -> int:
                 print(f"{count:,} of {len(archive):,} files were written to {options.output}", file=sys.stderr)
             raise
     seconds = time.monotonic() - start
-    say(
+    print_result(
         options,
         {"files": count, "folder": options.output, "seconds": seconds},
         f"{options.output}: {files(count)}, {seconds:.1f} s",
@@ -138,7 +138,7 @@ def _list(options: argparse.Namespace) -> int:
     with Archive(options.archive) as archive:
         names = FileReader(archive).names
         if options.json:
-            say(options, {"names": list(names)})
+            print_result(options, {"names": list(names)})
         else:
             sys.stdout.writelines(f"{_quoted(name)}\n" for name in names)
     return 0
@@ -182,7 +182,7 @@ def _extract(options: argparse.Namespace) -> int:
     with open_archive(options) as archive:
         reader = FileReader(archive)
         places = [str(reader.write(name, options.output, options.force)) for name in options.names]
-    say(options, {"files": places}, *places)
+    print_result(options, {"files": places}, *places)
     return 0
 
 
@@ -218,7 +218,7 @@ def _verify(options: argparse.Namespace) -> int:
             print(json.dumps({"intact": False, "damage": [str(error)]}))
         raise
     intact = f"{options.archive} is intact" + ("" if digest is None else f", and matches its SHA-256 {digest.hex()}")
-    say(
+    print_result(
         options,
         {"files": count, "intact": not problems, "damage": problems},
         *([f"damaged: {problem}" for problem in problems] or [intact]),
@@ -268,7 +268,7 @@ def _recover(options: argparse.Namespace) -> int:
             except (OSError, ValueError) as error:
                 recovery.lost.append(f"{name!r}: {error}")
         lost = recovery.lost
-    say(
+    print_result(
         options,
         {"files": written, "as_arrays": len(arrays), "arrays": arrays, "lost": lost},
         f"{options.output}: {files(written)}",

@@ -18,9 +18,9 @@ __all__ = [
     "load_codec",
     "load_model",
     "positive",
+    "print_result",
     "printable",
     "progress",
-    "say",
     "seed",
     "shortened",
     "size_of",
@@ -118,7 +118,7 @@ def check_output(options: argparse.Namespace) -> None:
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
 
 
-def say(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> None:
+def print_result(options: argparse.Namespace, result: dict[str, Any], *lines: str) -> None:
     """Print a result, as JSON or as text."""
     if options.json:
         print(json.dumps(result, allow_nan=False))

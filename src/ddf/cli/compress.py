@@ -19,8 +19,8 @@ from ddf.cli.common import (
     formatted,
     load_codec,
     positive,
+    print_result,
     progress,
-    say,
     shortened,
     thousands,
 )
@@ -108,7 +108,7 @@ def _compress(options: argparse.Namespace) -> int:
     other = writer.maps - archive.coded
     problems = [*found.problems, *writer.problems]
     left_out = [str(path) for path in found.left_out]
-    say(
+    print_result(
         options,
         {
             "files": writer.files,

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 
-from ddf.cli.common import Commands, add_json, formatted, say
+from ddf.cli.common import Commands, add_json, formatted, print_result
 
 
 def add(commands: Commands) -> None:
@@ -34,5 +34,5 @@ def _demo(options: argparse.Namespace) -> int:
         return 0
     with contextlib.redirect_stdout(sys.stderr):
         tables = main(options.output)
-    say(options, {"folder": options.output, **tables})
+    print_result(options, {"folder": options.output, **tables})
     return 0

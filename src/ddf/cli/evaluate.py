@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddf.cli.common import Commands, add_device, add_json, formatted, load_model, positive, progress, say
+from ddf.cli.common import Commands, add_device, add_json, formatted, load_model, positive, print_result, progress
 from ddf.cli.train import NAMED
 
 if TYPE_CHECKING:
@@ -80,14 +80,12 @@ def _read(model: "Flow | IntegerFlow", data: str, source: str | None) -> "tuple[
         return [part[None] for part in torch.as_tensor(load_data(data, {data: source})["test"]).numpy()], ()
     path = Path(data)
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
-        import csv
-
         from ddf.classes import Columns
+        from ddf.data.tables import read_rows
 
         if not isinstance(model.classes, Columns):
             raise ValueError(f"{data} is a table, but the model expects maps")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            names, *rows = list(csv.reader(file)) or [[]]
+        names, rows = read_rows(path)
         if tuple(names) != tuple(model.classes.names):
             raise ValueError(
                 f"{data} has the columns {', '.join(names)}, but the model expects {', '.join(model.classes.names)}"
@@ -182,7 +180,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         result["others"] = rivals
         lines += ["", "| codec, each sample on its own | bits per dimension |", "|---|---|"]
         lines += [f"| {name} | {bits:.5f} |" for name, bits in rivals.items()]
-    say(options, result, *lines)
+    print_result(options, result, *lines)
     return 0
 
 
@@ -274,7 +272,7 @@ def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
         result["others"] = rivals
         lines += ["", "| codec, each map on its own | bits per pixel |", "|---|---|"]
         lines += [f"| {name} | {value:.5f} |" for name, value in rivals.items()]
-    say(options, result, *lines)
+    print_result(options, result, *lines)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddf.cli.common import Commands, UsageError, add_force, add_json, check_output, formatted, load_model, say
+from ddf.cli.common import Commands, UsageError, add_force, add_json, check_output, formatted, load_model, print_result
 from ddf.cli.evaluate import read_maps, read_samples
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _explain(options: argparse.Namespace) -> int:
     bits = bits_of(model, samples[0]).by_symbol[0, 0]
     classes = model.classes if isinstance(model.classes, Classes) else Classes.plain(model.num_classes)
     viz.explanation(states_of(model, x), bits, viz.colors_of(classes), options.output)
-    say(
+    print_result(
         options,
         {"file": str(options.output), "bits": float(bits.sum()), "bits_per_pixel": float(bits.mean())},
         f"{options.output}: {bits.sum():.0f} bits, {bits.mean():.4f} per pixel; half of the bits are in "
@@ -69,7 +69,7 @@ def _explain_map(options: argparse.Namespace, model: "CausalFlow") -> int:
     found = model.explain(maps[0])
     viz.causal_explanation(maps[0], found, model.classes, options.output)
     right = float((found.ranks == 0).mean())
-    say(
+    print_result(
         options,
         {
             "file": str(options.output),

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddf.cli.common import Commands, add_json, formatted, say, thousands
+from ddf.cli.common import Commands, add_json, formatted, print_result, thousands
 
 if TYPE_CHECKING:
     from ddf.exact import IntegerFlow
@@ -77,7 +77,7 @@ def _inspect_model(options: argparse.Namespace) -> int:
     }
     if isinstance(model, Codec):
         result["fingerprint"] = model.fingerprint.hex()
-    say(options, result, *lines)
+    print_result(options, result, *lines)
     return 0
 
 
@@ -136,7 +136,7 @@ def _inspect_archive(options: argparse.Namespace) -> int:
         {"method": method, "shape": list(shape), "dtype": dtype, "arrays": count, "bytes": coded[method, shape, dtype]}
         for (method, shape, dtype), count in kinds.items()
     ]
-    say(
+    print_result(
         options,
         {
             "arrays": arrays,

@@ -1,19 +1,19 @@
-"""`ddf reproduce`: the paper's table."""
+"""The `ddf reproduce` command."""
 
 __all__ = ["add"]
 
 import argparse
-import importlib.util
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
-from ddf.cli.common import Commands, UsageError, add_device, add_json, formatted, say
+from ddf.cli.common import Commands, UsageError, add_device, add_json, formatted, print_result
+from ddf.extras import require
 
 _REPRODUCE = """\
 Run the experiments of Table 1 of the paper and write a report of all finished runs. If interrupted, run the same
-command again to resume; finished runs are not repeated."""
+command again to resume. Finished runs are not repeated, so a second call only rewrites the report."""
 
 
 def add(commands: Commands) -> None:
@@ -26,14 +26,13 @@ def add(commands: Commands) -> None:
         "ddf reproduce eight-gaussians --seeds 3                     a few minutes on a CPU",
         "ddf reproduce mnist mnist-split --model ddf                 downloads MNIST",
         "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the full table",
-        "ddf reproduce --faithful --cityscapes ~/data/cityscapes     what the paper's appendices say, to the letter",
-        "ddf reproduce --report-only                                 only the report of finished runs",
+        "ddf reproduce --faithful --cityscapes ~/data/cityscapes     follow the appendices to the letter",
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: all five of the paper)")
     parser.add_argument(
         "--faithful",
         action="store_true",
-        help="follow the paper's appendices to the letter; without rows, also in the order of appendix C",
+        help="follow the paper's appendices to the letter, with both orders of the split prior (default: our presets)",
     )
     parser.add_argument(
         "--model", choices=("df", "ddf", "both"), default="both", help="the model to train (default: both)"
@@ -56,13 +55,6 @@ def add(commands: Commands) -> None:
         metavar="FOLDER",
         help="the folder of the report (default: report)",
     )
-    parser.add_argument(
-        "--public",
-        action="store_true",
-        help="leave out pictures of data that may not be redistributed (Cityscapes)",
-    )
-    parser.add_argument("--report-only", action="store_true", help="do not train; only write the report")
-    parser.add_argument("--no-report", action="store_true", help="only train; the report needs matplotlib")
     add_json(parser)
     parser.set_defaults(run=_reproduce)
 
@@ -81,19 +73,14 @@ def _reproduce(options: argparse.Namespace) -> int:
             raise UsageError(f"row {row!r} does not exist; choose from {', '.join(choices)}")
     if options.seeds < 1:
         raise UsageError(f"--seeds {options.seeds} is out of range: pass 1 or more")
-    if options.report_only and options.no_report:
-        raise UsageError("--report-only and --no-report exclude each other: pass one of them")
     models = list(MODELS) if options.model == "both" else [options.model]
     chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
     if not chosen:
         raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
-    if not options.no_report and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("the report needs matplotlib: run `pip install matplotlib`, or pass --no-report")
+    require("matplotlib", "the report")  # before training, not after
     sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
     # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
     planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
-    if options.report_only:
-        planned = []
     for name in dict.fromkeys(
         experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
     ):
@@ -119,23 +106,17 @@ def _reproduce(options: argparse.Namespace) -> int:
                 "train_seconds": result.train_seconds,
             }
         )
-    if options.no_report:
-        if options.json:
-            say(options, {"runs": runs, "report": None})
-        return 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = collect(options.runs)
     for warning in caught:
         print(f"ddf: {warning.message}", file=sys.stderr)
-    if not results:
-        raise ValueError(f"{options.runs} has no finished runs; run `ddf reproduce` without --report-only first")
     data_sets = {}
-    for name in {ROWS[result.row].data for result in results} - ({"cityscapes"} if options.public else set()):
+    for name in {ROWS[result.row].data for result in results}:
         try:
             data_sets[name] = load_data(name, sources)
         except (OSError, ValueError):
-            print(f"ddf: {name} is not available; the report shows samples without data", file=sys.stderr)
+            print(f"ddf: {name} is not available; the report shows only samples", file=sys.stderr)
     report = write_report(results, options.report, options.typed, data_sets)
-    say(options, {"runs": runs, "report": str(report)}, f"The report: {report}")
+    print_result(options, {"runs": runs, "report": str(report)}, f"Report: {report}")
     return 0

@@ -16,7 +16,7 @@ from ddf.cli.common import (
     formatted,
     load_model,
     positive,
-    say,
+    print_result,
     seed,
     size_of,
 )
@@ -114,7 +114,7 @@ def _sample(options: argparse.Namespace) -> int:
     else:
         suffix = "csv" if isinstance(classes, Columns) else "npy"
         raise UsageError(f"samples of shape {found.shape[1:]} cannot be drawn as a picture; pass -o samples.{suffix}")
-    say(
+    print_result(
         options,
         {"samples": len(found), "file": str(options.output)},
         f"{options.output}: {len(found)} samples of {' × '.join(map(str, found.shape[1:]))}",
@@ -143,7 +143,7 @@ def _sample_maps(options: argparse.Namespace, model: "CausalFlow", suffix: str) 
     else:
         classes = model.classes or Classes.plain(int(found.max(initial=1)) + 1)
         viz.sheet(classes.to_symbols(found), viz.colors_of(classes), options.output)
-    say(
+    print_result(
         options,
         {"samples": count, "file": str(options.output)},
         f"{options.output}: {count} samples of {size[0]} × {size[1]}",

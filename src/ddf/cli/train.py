@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddf.cli.common import Commands, UsageError, add_device, add_json, formatted, positive, say, seed
+from ddf.cli.common import Commands, UsageError, add_device, add_json, formatted, positive, print_result, seed
 
 if TYPE_CHECKING:
     from ddf.data import DataSet
@@ -147,11 +147,9 @@ def _shown(setting: object) -> str:
 
 
 def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
-    import numpy as np
     import torch
 
     from ddf.archive import ArchiveWriter
-    from ddf.data.label_maps import shares_of
     from ddf.labelmaps import PRESETS, pretrained, train
     from ddf.labelmaps.training import MOST_KNOWN
 
@@ -159,13 +157,11 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
         raise ValueError(f"{maps.name} has maps with several channels; `ddf train` supports one, so split the channels")
     if len(maps.maps) < 2:
         raise ValueError(f"{maps.name} has 1 map; training needs at least 2, because one is held out for the score")
-    if {"validation", "test"} & set(maps.splits):
-        groups = np.array(maps.splits)
-        shares = {split: np.flatnonzero(groups == split) for split in ("train", "validation", "test")}
-    else:
-        shares = shares_of(len(maps.maps), 0.0, 0.1, options.seed, maps.name)
+    if not {"validation", "test"} & set(maps.assigned):
+        maps = replace(maps, assigned=())
+    splits = maps.splits(validation=0.0, test=0.1, seed=options.seed)
     parts = {
-        split: [_smallest(maps.classes.to_values(maps.maps[i])) for i in sorted(map(int, shares.get(split, ())))]
+        split: [_smallest(maps.classes.to_values(maps.maps[i])) for i in splits.get(split, ())]
         for split in ("train", "validation", "test")
     }
     held_out = parts["test"] or parts["validation"]
@@ -299,7 +295,7 @@ def _finish(
     path = options.output / "model.safetensors"
     model.about = {"what": what, "trained_on": Path(options.data).name, "score": round(bits, 5), "unit": unit}
     model.save(path)
-    say(
+    print_result(
         options,
         {"model": str(path), "test_bits": bits, "unit": unit, **(more or {})},
         f"{path}: {bits:.4f} {unit} on held-out data",

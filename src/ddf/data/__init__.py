@@ -1,4 +1,4 @@
-"""Data sets: arrays of symbols. Nothing here knows of flows."""
+"""Data sets: arrays of symbols. They are independent of flows."""
 
 __all__ = [
     "Classes",
@@ -17,50 +17,40 @@ __all__ = [
     "static_mnist",
 ]
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ddf.classes import Classes, Columns
+from ddf.errors import DataError, DownloadError
+from ddf.extras import needed_for
+
 if TYPE_CHECKING:
-    from ddf.classes import Classes, Columns
-    from ddf.data.cityscapes import cityscapes
-    from ddf.data.dataset import DataError, DataSet
-    from ddf.data.download import DownloadError
+    from ddf.data.binary_mnist import mnist, static_mnist
+    from ddf.data.cityscapes_maps import cityscapes
+    from ddf.data.dataset import DataSet
     from ddf.data.eight_gaussians import EightGaussians
     from ddf.data.label_maps import LabelMaps, crop, read_label_maps
-    from ddf.data.mnist import mnist, static_mnist
     from ddf.data.redrawn import Redrawn
     from ddf.data.tables import read_table
 
-_HOMES = {  # imported when first used: most need torch, and codecs do not
-    "cityscapes": ("cityscapes",),
-    "classes": ("Classes", "Columns"),
-    "dataset": ("DataError", "DataSet"),
-    "download": ("DownloadError",),
-    "eight_gaussians": ("EightGaussians",),
-    "label_maps": ("LabelMaps", "crop", "read_label_maps"),
-    "mnist": ("mnist", "static_mnist"),
-    "redrawn": ("Redrawn",),
-    "tables": ("read_table",),
+_HOME_OF = {  # imported when first used, because they import torch, which codecs do not need
+    "DataSet": "dataset",
+    "EightGaussians": "eight_gaussians",
+    "LabelMaps": "label_maps",
+    "Redrawn": "redrawn",
+    "cityscapes": "cityscapes_maps",
+    "crop": "label_maps",
+    "mnist": "binary_mnist",
+    "read_label_maps": "label_maps",
+    "read_table": "tables",
+    "static_mnist": "binary_mnist",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ddf.data' has no attribute {name!r}")
-    value = getattr(import_module(f"ddf.data.{_HOME_OF[name]}"), name)
+    with needed_for(f"ddf.data.{name}"):
+        value = getattr(import_module(f"ddf.data.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
-
-
-class _Package(ModuleType):
-    """Keeps `mnist` and `cityscapes` functions: importing the modules of these names would replace them."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME_OF and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

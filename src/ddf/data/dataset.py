@@ -1,35 +1,30 @@
-"""A data set: named splits of symbols, and what the symbols stand for."""
+"""A data set: named splits of symbols, and the meaning of the symbols."""
 
-__all__ = ["Data", "DataError", "DataSet"]
+__all__ = ["Data", "DataSet"]
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from ddf.classes import Classes, Columns
 from ddf.data.redrawn import Redrawn
+from ddf.shapes import Array, format_shape
 
-Data = Tensor | np.ndarray[Any, Any] | Redrawn
+Data = Tensor | Array | Redrawn
 """Symbols (samples, channels, *spatial), in memory or mapped from disk, or redrawn ones."""
-
-
-class DataError(ValueError):
-    """Data that cannot be read as what it should be."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Named splits of symbols with what they stand for.
+    """Named splits of symbols, and the meaning of the symbols.
 
     Arguments:
-        name: What the data set is called.
-        classes: What the symbols stand for.
-        splits: The symbols by split, `"train"` and as a rule `"validation"` and `"test"`. A split that is a `Redrawn`
-            has fresh randomness at every look; those to evaluate on have none.
-        skipped: What could not be read and was left out, a line for each.
+        name: The name of the data set.
+        classes: The meaning of the symbols.
+        splits: The symbols of each split: `"train"`, and usually `"validation"` and `"test"`. A split for training may
+            be a `Redrawn`, which has fresh randomness on each pass; the others are fixed.
+        skipped: What could not be read and was skipped, a line for each.
     """
 
     name: str
@@ -39,14 +34,14 @@ class DataSet:
 
     def __getitem__(self, split: str) -> Data:
         if split not in self.splits:
-            raise KeyError(f"{self.name} has no split {split!r}; it has {', '.join(self.splits)}")
+            raise KeyError(f"{self.name} does not have a split {split!r}; it has {', '.join(self.splits)}")
         return self.splits[split]
 
     def __contains__(self, split: object) -> bool:
         return split in self.splits
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the splits."""
+        """Iterate over the names of the splits."""
         return iter(self.splits)
 
     @property
@@ -62,5 +57,4 @@ class DataSet:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.splits.items())
-        shape = " × ".join(str(side) for side in self.shape)
-        return f"DataSet({self.name!r}: {self.num_classes} classes, samples of {shape}; {sizes})"
+        return f"DataSet({self.name!r}: {self.num_classes} classes, samples of {format_shape(self.shape)}; {sizes})"

@@ -2,13 +2,10 @@
 
 __all__ = ["SCENE_CLASSES", "draw_maps", "draw_regions", "draw_scenes"]
 
-from typing import Any
-
 import numpy as np
 
 from ddf.classes import Classes
-
-Array = np.ndarray[Any, Any]
+from ddf.shapes import Array
 
 SCENE_CLASSES = Classes.plain(
     5,
@@ -82,7 +79,7 @@ def _varied(generator: np.random.Generator, height: int, width: int) -> Array:
 
 
 def _drawn(generator: np.random.Generator, height: int, width: int, scale: int) -> Array:
-    """Draw one thing over the other, in pixels of `scale` by `scale`."""
+    """Draw one shape over another, in pixels of `scale` by `scale`."""
     rows, columns = -(-height // scale), -(-width // scale)
     image = _background(generator, rows, columns)
     labels = int(generator.integers(2, 24))

@@ -1,4 +1,4 @@
-"""Eight Gaussians on a circle, in 91 bins: the toy of the paper, and everything that can be known of it exactly."""
+"""Eight Gaussians on a circle, in 91 bins: the toy data set of the paper, with its exact optima."""
 
 __all__ = ["EightGaussians"]
 
@@ -14,7 +14,7 @@ from ddf.permutation import argsort_top
 
 
 class EightGaussians:
-    """A mixture of eight Gaussians around a circle, discretised: pairs of symbols of 91 classes.
+    """A mixture of eight Gaussians around a circle, discretized: pairs of symbols of 91 classes.
 
     Means at radius 2, standard deviation 0.1, clipped to ±2.25 and rounded to the grid: round(20 · x) + 45.
 
@@ -42,7 +42,7 @@ class EightGaussians:
 
     @classmethod
     def sample(cls, n: int, seed: int) -> Tensor:
-        """Draws `n` pairs. Different seeds give independent draws."""
+        """Draw `n` pairs. Different seeds give independent draws."""
         generator = torch.Generator().manual_seed(seed)
         which = torch.randint(8, (n,), generator=generator)
         noise = torch.randn(n, 2, generator=generator, dtype=torch.float64)
@@ -51,13 +51,13 @@ class EightGaussians:
 
     @classmethod
     def data_set(cls, train: int = 200_000, validation: int = 20_000, test: int = 100_000, seed: int = 0) -> DataSet:
-        """Disjoint draws to train, validate and test on; the test set is the same for every seed.
+        """Return disjoint draws for training, validation and testing; the test set is the same for every seed.
 
         Arguments:
-            train: How many pairs to train on.
-            validation: How many to validate on.
-            test: How many to test on.
-            seed: Draws the first two.
+            train: The number of training pairs.
+            validation: The number of validation pairs.
+            test: The number of test pairs.
+            seed: The seed of the training and validation pairs.
         """
         splits = {
             "train": cls.sample(train, seed=1_000 + 2 * seed),
@@ -68,8 +68,8 @@ class EightGaussians:
 
     @classmethod
     def probabilities(cls) -> Tensor:
-        """The exact probability of every pair, (91, 91), float64."""
-        # A bin holds what is rounded to it; the first and the last hold what is clipped as well.
+        """Return the exact probability of every pair: (91, 91), float64."""
+        # A bin holds what is rounded to it; the first and last bins also hold what is clipped.
         edges = [(i - 45 - 0.5) / cls._BINS_PER_UNIT for i in range(1, cls.num_classes)]
 
         def bins(mean: float) -> Tensor:
@@ -80,19 +80,19 @@ class EightGaussians:
 
     @classmethod
     def entropy(cls) -> float:
-        """Bits per dimension of the true distribution: no model can be below."""
+        """Return the bits per dimension of the true distribution, a lower bound for every model."""
         return _entropy(cls.probabilities()) / 2
 
     @classmethod
     def factorized_optimum(cls) -> float:
-        """Bits per dimension of the best model without a coupling."""
+        """Return the bits per dimension of the best model without couplings."""
         return _factorized(cls.probabilities())
 
     @classmethod
     def coupling_optimum(cls, couplings: int = 1, top: int = 91) -> float:
-        """Bits per dimension of the ideal Discrete Denoising Flow, whose couplings know the true conditionals.
+        """Return the bits per dimension of the ideal DDF, whose couplings know the true conditionals.
 
-        Each coupling transforms the second symbol given the first; between two the symbols change places.
+        Each coupling transforms the second symbol given the first; the symbols are swapped between couplings.
         """
         p = cls.probabilities()
         for i in range(couplings):
@@ -109,7 +109,7 @@ def _factorized(p: Tensor) -> float:
 
 
 def _ideal_coupling(p: Tensor, top: int) -> Tensor:
-    """The distribution of (x_a, rank(x_b | x_a)) where (x_a, x_b) has the distribution `p`."""
-    # In single precision, so that the ties that the symmetry of the data makes are ties.
+    """Return the distribution of (x_a, rank(x_b | x_a)) for (x_a, x_b) distributed as `p`."""
+    # In single precision, so that ties that follow from the symmetry of the data are exact.
     conditional = (p / p.sum(1, keepdim=True).clamp(min=1e-300)).float()
     return p.gather(1, argsort_top(conditional, top))

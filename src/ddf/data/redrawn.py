@@ -1,46 +1,48 @@
-"""Data with fresh randomness."""
+"""Data with fresh randomness on each pass."""
 
 __all__ = ["Redrawn"]
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ddf.shapes import Array
+
 
 class Redrawn:
-    """Data of which every look is another one: what is stored, and how symbols are drawn from it.
+    """Data that is drawn anew on each pass: stored values, and a function that draws symbols from them.
 
     Arguments:
-        stored: What is stored, (samples, …): grey values, or maps that may be flipped. A tensor, or an array, which may
-            be mapped from disk.
-        draw: Makes symbols of a batch of it, a tensor, sample by sample: `draw(batch, generator)`.
-        shape: The shape of one sample that is drawn, where it is not that of a stored one.
+        stored: The stored values (samples, …), such as gray values, or maps that may be mirrored: a tensor, or an
+            array, which may be memory-mapped.
+        draw: Draws the symbols of a batch of stored values, sample by sample: `draw(batch, generator)`.
+        shape: The shape of one drawn sample, if it is not the shape of a stored one.
+        read: Arrays that `draw` reads besides `stored`. They identify the data when a run is resumed.
 
     Examples:
-        >>> grey = torch.randint(256, (100, 1, 28, 28), dtype=torch.uint8)
-        >>> def binarize(grey, generator):
-        ...     return (torch.rand(grey.shape, generator=generator) < grey / 255).to(torch.uint8)
-        >>> digits = Redrawn(grey, binarize)
-        >>> digits.draw(grey[:10], torch.Generator().manual_seed(0)).shape
+        >>> gray = torch.randint(256, (100, 1, 28, 28), dtype=torch.uint8)
+        >>> def binarize(gray, generator):
+        ...     return (torch.rand(gray.shape, generator=generator) < gray / 255).to(torch.uint8)
+        >>> digits = Redrawn(gray, binarize)
+        >>> digits.draw(gray[:10], torch.Generator().manual_seed(0)).shape
         torch.Size([10, 1, 28, 28])
     """
 
     def __init__(
         self,
-        stored: Tensor | np.ndarray[Any, Any],
+        stored: Tensor | Array,
         draw: Callable[[Tensor, torch.Generator], Tensor],
         shape: Sequence[int] | None = None,
+        read: Sequence[Array] = (),
     ) -> None:
         if not isinstance(stored, Tensor | np.ndarray) or stored.ndim < 1:
-            raise TypeError(
-                f"Redrawn: stored must be a tensor or an array of samples, but is a {type(stored).__name__}"
-            )
+            raise TypeError(f"Redrawn: stored must be a tensor or an array of samples, not a {type(stored).__name__}")
         self.stored = stored
         self.draw = draw
         self.shape = tuple(stored.shape[1:]) if shape is None else tuple(shape)
+        self.read = tuple(read)
 
     def __len__(self) -> int:
         return len(self.stored)

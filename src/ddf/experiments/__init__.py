@@ -1,4 +1,4 @@
-"""The paper's table and figures: presets, runs, the report."""
+"""The experiments of the paper's Table 1: presets, runs and a report."""
 
 __all__ = ["EXPERIMENTS", "ROWS", "Experiment", "Row", "collect", "run_experiment", "write_report"]
 

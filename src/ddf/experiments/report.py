@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from ddf.data import DataSet, EightGaussians
-from ddf.data.cityscapes import CITYSCAPES_CLASSES
-from ddf.data.mnist import MNIST_CLASSES
+from ddf.data.binary_mnist import MNIST_CLASSES
+from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.results import SAMPLES, Result, follows
 from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, GRID, MODELS, ROWS, TABLE
 from ddf.files import atomic_write

@@ -1,4 +1,4 @@
-"""One experiment with one seed: trained, tested, sampled and written down."""
+"""Run experiments, and save and load their results."""
 
 __all__ = ["Result", "collect", "load_data", "run_experiment"]
 
@@ -23,28 +23,28 @@ from ddf.files import atomic_write
 from ddf.training import fit
 
 SAMPLES = 32
-"""How many samples of maps are kept of each run; of vectors, a thousand times as many."""
+"""The number of sampled maps saved with each run. For vectors, a thousand times as many are saved."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one run.
+    """The result of one run.
 
     Arguments:
         row: The row of the table.
         model: `"df"` or `"ddf"`.
         seed: The seed.
         test_bits: Bits per dimension on the test set.
-        test_error: The standard error of that over the samples of the test set.
+        test_error: The standard error of `test_bits` over the samples of the test set.
         validation_bits: Bits per dimension on the validation set.
         parameters: The number of parameters.
-        train_seconds: What the training took.
-        parts: What each net reached, and how long it took.
-        curves: Validation bits by epoch, for each net.
-        machine: Software and hardware.
-        settings: The training's settings.
+        train_seconds: The duration of training.
+        parts: The score and the training time of each net.
+        curves: Validation bits per epoch for each net.
+        machine: The software versions and the hardware.
+        settings: The training configuration.
         spec: The flow's spec.
-        samples: Some samples of the flow.
+        samples: Samples drawn from the flow.
     """
 
     row: str
@@ -66,14 +66,13 @@ class Result:
 def load_data(
     name: str, sources: dict[str, str | PathLike[str] | None], seed: int = 0, augment: bool = True
 ) -> DataSet:
-    """The data set of an experiment.
+    """Return the data set of an experiment.
 
     Arguments:
         name: `"eight-gaussians"`, `"mnist"` or `"cityscapes"`.
-        sources: Where the files are: the folder of MNIST (downloaded if there is none), the folder or file of
-            Cityscapes.
-        seed: For generated data: draws what is trained on. Test sets are the same for all seeds.
-        augment: Whether maps to train on are mirrored at random.
+        sources: The folder of MNIST (None: download it), and the folder or file of Cityscapes.
+        seed: The seed of generated training data. Test sets are the same for all seeds.
+        augment: Whether training maps are mirrored at random.
     """
     if name == "eight-gaussians":
         return EightGaussians.data_set(seed=seed)
@@ -90,41 +89,41 @@ def run_experiment(
     device: torch.device | str | None = None,
     progress: bool | None = None,
 ) -> Result:
-    """Trains and tests one model with one seed, or reads what came of it before.
+    """Train and test one model with one seed, or return the result of an earlier run.
 
     Arguments:
         experiment: The preset.
-        seed: Draws the first weights, the order of the samples and the fresh randomness.
-        data: The data of the row; a finished run needs none.
-        folder: Where the runs are kept, each in a directory of its own. An interrupted one goes on.
-        device: Where to train.
-        progress: Whether to show progress; None for: on a terminal.
+        seed: The seed of initial weights, shuffling and augmentation.
+        data: The data of the row; not needed for a finished run.
+        folder: The folder of all runs. An interrupted run resumes.
+        device: The device to train on.
+        progress: Whether to show progress (None: only on a terminal).
     """
     place = folder / experiment.row.name / experiment.model / f"seed-{seed}"
     if (place / "result.json").exists():
         result = read_result(place)
         if not follows(result, experiment):
             raise ValueError(
-                f"{place} holds a finished run with other settings than the preset has now; move it away, "
-                "or take another directory for the runs"
+                f"{place} holds a finished run whose settings differ from the current preset; "
+                "move it away or choose another folder for the runs"
             )
         return result
     if data is None:
-        raise ValueError(f"{place} is not finished, and there is no data to go on with")
+        raise ValueError(f"{place} is not finished; pass data to resume it")
     config = replace(experiment.config, seed=seed)
     flow = experiment.spec.build(seed=seed)
     start = time.monotonic()
     fitted = fit(flow, data, config=config, run=place / "run", device=device, progress=progress)
     seconds = time.monotonic() - start
     test = data["test"]
-    assert not hasattr(test, "draw"), "a test set is drawn once"
+    assert not hasattr(test, "draw"), "a test set must not be resampled"
     bits = flow.bits_per_dim(torch.as_tensor(test).to(flow.device), batch_size=500)
     generator = torch.Generator(flow.device).manual_seed(seed)
     count = SAMPLES * (1000 if len(data.shape) == 1 else 1)
     samples = (
         flow.sample(count, generator=generator, batch_size=8000 if len(data.shape) == 1 else 32).byte().cpu().numpy()
     )
-    # A run that went on after an interruption is as long as all its parts.
+    # After an interruption, `seconds` covers only the last session; the parts know their own durations.
     trained = sum(part["seconds"] + part.get("push_seconds", 0.0) for part in fitted.parts)
     result = Result(
         row=experiment.row.name,
@@ -151,18 +150,18 @@ def run_experiment(
 
 
 def is_finished(experiment: Experiment, seed: int, folder: Path) -> bool:
-    """Whether there is a result of that run."""
+    """Return whether a run has a result."""
     return (folder / experiment.row.name / experiment.model / f"seed-{seed}" / "result.json").exists()
 
 
 def follows(result: Result, experiment: Experiment) -> bool:
-    """Whether a run was done as the preset says now."""
+    """Return whether a run used the current settings of its preset."""
     settings = replace(experiment.config, seed=result.seed).to_plain()
     return result.settings == settings and result.spec == json.loads(experiment.spec.to_json())
 
 
 def read_result(place: Path) -> Result:
-    """Reads what `run_experiment` wrote into a directory."""
+    """Read the result that `run_experiment` wrote to a folder."""
     try:
         plain = json.loads((place / "result.json").read_text(encoding="utf-8"))
         samples = None
@@ -171,16 +170,16 @@ def read_result(place: Path) -> Result:
                 samples = file["samples"]
         result = Result(**plain, samples=samples)
         if (result.row, result.model) not in EXPERIMENTS or not isfinite(result.test_bits):
-            raise ValueError(f"there is no experiment {result.row} {result.model} with {result.test_bits} bits")
+            raise ValueError(f"invalid result: {result.row} {result.model} with {result.test_bits} bits")
     except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"the result in {place} is damaged ({error}); remove that directory and run it again"
+            f"the result in {place} is damaged ({error}); delete that folder and run the experiment again"
         ) from error
     return result
 
 
 def collect(folder: Path) -> list[Result]:
-    """All finished runs below a directory, in the order of row, model and seed. Damaged ones are named in a warning."""
+    """Return all finished runs in a folder, sorted by row, model and seed, and warn about damaged results."""
     found = []
     for path in folder.glob("*/*/seed-*/result.json"):
         if not path.parent.name.removeprefix("seed-").isdigit():
@@ -188,12 +187,12 @@ def collect(folder: Path) -> list[Result]:
         try:
             found.append(read_result(path.parent))
         except DataError as error:
-            warnings.warn(f"left out of the report: {error}", stacklevel=2)
+            warnings.warn(f"skipped: {error}", stacklevel=2)
     return sorted(found, key=lambda result: (result.row, result.model, result.seed))
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """Software and hardware, in words."""
+    """Describe the software versions and the hardware."""
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
@@ -207,6 +206,6 @@ def _curves(metrics: Path) -> dict[str, list[float]]:
         entry = json.loads(line)
         if "epoch" in entry:
             curve = curves.setdefault(entry["layer"], [])
-            del curve[entry["epoch"] - 1 :]  # after an interruption an epoch may be there twice
+            del curve[entry["epoch"] - 1 :]  # an epoch repeated after an interruption counts once
             curve.append(round(entry["validation_bits"], 5))
     return curves

@@ -1,4 +1,4 @@
-"""Each row of the paper's table 1, and a few more, as plain data."""
+"""The rows of the paper's Table 1 and some more, as plain data."""
 
 __all__ = ["EXPERIMENTS", "FAITHFUL", "GRID", "MODELS", "ROWS", "TABLE", "Experiment", "Row"]
 
@@ -13,15 +13,15 @@ MODELS = {"df": "Discrete Flow", "ddf": "Discrete Denoising Flow"}
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: a data set, and one flow for each model.
+    """A row of the table: a data set, with a flow of each model.
 
     Arguments:
-        name: What it is called on the command line.
-        title: What it is called in the report.
+        name: Its name on the command line.
+        title: Its name in the report.
         data: The data set: `"eight-gaussians"`, `"mnist"` or `"cityscapes"`.
-        paper: What the paper reports, mean and deviation, by model.
-        departures: What is done otherwise than in the paper, by model.
-        augment: Whether maps to train on are mirrored at random.
+        paper: The published mean and standard deviation, by model.
+        departures: The differences from the paper, by model.
+        augment: Whether training maps are mirrored at random.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One model on one row: all that it takes to train it."""
+    """A model on a row, with everything needed to train it."""
 
     row: Row
     model: str
@@ -61,15 +61,15 @@ _MNIST_SPLIT_JOINT = replace(_MNIST_JOINT, learning_rate=1e-3)
 _CITYSCAPES_SPLIT_JOINT = TrainingConfig(max_epochs=30, patience=30, cosine=True, base_learning_rate=1e-2)
 _CITYSCAPES_JOINT = replace(_CITYSCAPES_SPLIT_JOINT, base_learning_rate=3e-2, relaxation=1.0, warmup_steps=100)
 
-# The defaults are what the paper says: Adam, a learning rate of 0.001, batches of 64, and nothing beyond that.
+# The defaults are the paper's settings: Adam, a learning rate of 0.001 and batches of 64.
 _MNIST_FAITHFUL = TrainingConfig(max_epochs=8, patience=2, draws=4, relaxation=0.0)
 _CITYSCAPES_FAITHFUL = TrainingConfig(max_epochs=40, patience=5, relaxation=0.0)
 _TOY_FAITHFUL = TrainingConfig(max_epochs=10, patience=3, relaxation=0.0)
 
 _LATTICE = "channels in lattice order instead of a random one"
-_GIVEN = ", what is transformed once is given to all later couplings instead of half of everything"
+_GIVEN = ", later couplings predict from all transformed channels instead of from half of the channels"
 _LOCAL = "cosine decay, moving average of the weights"
-_JOINT = "cosine decay, a base that learns faster, another relaxation (see Flow.relaxed_log_prob)"
+_JOINT = "cosine decay, a higher learning rate for the base, a different relaxation (see Flow.relaxed_log_prob)"
 
 
 def _experiments() -> list[Experiment]:
@@ -150,8 +150,8 @@ def _experiments() -> list[Experiment]:
 
 
 def _faithful(rows: dict[str, Row]) -> list[Experiment]:
-    """What appendices C and D say, and the least that has to be added where they say nothing."""
-    width = "nets of 512 planes, as on the authors' command line"
+    """Return experiments that follow appendices C and D to the letter; what they leave open is listed."""
+    width = "nets of width 512, as on the authors' command line"
     mnist = f"{width}, four binarizations of each image"
     found = []
     for name, config, unstated in (
@@ -164,8 +164,8 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
         ("cityscapes-split-a", _CITYSCAPES_FAITHFUL, f"{width}, no mirrored maps"),
     ):
         ours = rows[name]
-        order = "what couplings transform is factored out, as in the authors' code but not in appendix C; "
-        stated = order if name.endswith("-split") else "nothing that the paper states; "
+        order = "split priors factor out the transformed part, as in the authors' code but not in appendix C; "
+        stated = order if name.endswith("-split") else "none that the paper specifies; "
         epochs = f"at most {config.max_epochs} epochs with a patience of {config.patience}"
         row = replace(
             ours,
@@ -173,9 +173,9 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
             title=f"{ours.title}, faithful",
             paper=rows[name.removesuffix("-a")].paper,
             departures={
-                "ddf": f"{stated}unstated there: {epochs} per net, {unstated}",
-                "df": f"{stated}unstated there: {epochs}, {unstated}, a temperature of 0.1, "
-                "a base that starts at the frequencies of the data",
+                "ddf": f"{stated}unspecified there: {epochs} per net, {unstated}",
+                "df": f"{stated}unspecified there: {epochs}, {unstated}, a temperature of 0.1, "
+                "a base initialized to the frequencies of the data",
             },
             augment=False,
         )
@@ -199,7 +199,7 @@ TABLE = ("eight-gaussians", "mnist", "cityscapes", "mnist-split", "cityscapes-sp
 """The rows of the paper's table."""
 
 FAITHFUL = tuple(f"{name}-faithful" for name in (*TABLE, "mnist-split-a", "cityscapes-split-a"))
-"""The rows that follow the paper's appendices to the letter; the last two factor out the part that appendix C names."""
+"""The rows that follow the paper's appendices to the letter. The last two factor out the part named in appendix C."""
 
 GRID = ("cityscapes-split-h1", "cityscapes-split-h2", "cityscapes-split", "cityscapes-split-h6", "cityscapes-split-h8")
-"""The paper's search for h, by rows."""
+"""The rows of the paper's search for h."""

@@ -1,6 +1,6 @@
 """Compile the kernel with numba on first use and cache the result."""
 
-__all__ = ["announce", "cache_folder", "jit"]
+__all__ = ["announce", "code_folder", "jit"]
 
 import hashlib
 import os
@@ -12,22 +12,23 @@ from typing import Any, TypeVar
 
 import numba as nb
 
+from ddf.files import cache_folder
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SOURCES = ("arithmetic.py", "context.py", "state.py", "kernel.py", "compiling.py")
 
 
 @cache
-def cache_folder() -> Path:
-    """Return the folder for compiled code, in `DDF_CACHE` or the user's cache folder.
+def code_folder() -> Path:
+    """Return the folder for compiled code.
 
     Its name includes a hash of the sources, because numba does not notice when a callee in another file has changed.
     """
-    base = os.environ.get("DDF_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     sha = hashlib.sha256(nb.__version__.encode())
     for name in _SOURCES:
         sha.update(Path(__file__).with_name(name).read_bytes())
-    return Path(base) / "ddf" / f"numba-{sha.hexdigest()[:16]}"
+    return cache_folder() / f"numba-{sha.hexdigest()[:16]}"
 
 
 def jit(function: Function) -> Function:
@@ -39,8 +40,8 @@ def jit(function: Function) -> Function:
     if nb.config.DISABLE_JIT:
         return function
     before = nb.config.CACHE_DIR
-    if not before and _usable(cache_folder()):
-        nb.config.CACHE_DIR = str(cache_folder())
+    if not before and _usable(code_folder()):
+        nb.config.CACHE_DIR = str(code_folder())
     try:
         return nb.njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function)
     finally:
@@ -60,5 +61,5 @@ def _usable(folder: Path) -> bool:
 @cache
 def announce() -> None:
     """Print a notice, once, that the first use takes a few seconds, if nothing is cached and stderr is a terminal."""
-    if not nb.config.DISABLE_JIT and not any(cache_folder().rglob("*.nbi")) and sys.stderr.isatty():
+    if not nb.config.DISABLE_JIT and not any(code_folder().rglob("*.nbi")) and sys.stderr.isatty():
         print("ddf: compiling the codec for this machine, once (a few seconds) …", file=sys.stderr)

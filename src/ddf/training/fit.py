@@ -276,5 +276,13 @@ def _fingerprint(data: Data) -> dict[str, Any]:
     sample = stored[torch.from_numpy(some)].cpu().numpy() if isinstance(stored, Tensor) else take(stored, some)
     plain = np.ascontiguousarray(sample, dtype=np.int64 if sample.dtype.kind in "iub" else sample.dtype)
     digest = hashlib.sha256(plain.tobytes()).hexdigest()[:16]
-    drawn = {"drawn by": getattr(data.draw, "__qualname__", "")} if isinstance(data, Redrawn) else {}
+    drawn = {}
+    if isinstance(data, Redrawn):
+        drawn["drawn by"] = getattr(data.draw, "__qualname__", "")
+        if data.read:
+            sha = hashlib.sha256()
+            for array in data.read:
+                sha.update(f"{array.shape} {array.dtype}".encode())
+                sha.update(array.reshape(-1)[:: max(1, array.size >> 16)].tobytes())
+            drawn["read"] = sha.hexdigest()[:16]
     return {"samples": len(stored), "shape": list(stored.shape[1:]), "some of it": digest, **drawn}

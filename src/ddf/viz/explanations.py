@@ -59,7 +59,7 @@ def explanation(states: Sequence["State"], bits: Array, colors: Sequence[Color],
         picture = _painted(state, colors)
         axes.imshow(picture, interpolation="nearest", aspect="auto" if state.symbols.size < 2 else "equal")
         number, _, name = state.layer.partition(" ")
-        remaining = "grey is coded" if (state.symbols < 0).any() else "the remaining symbols"
+        remaining = "gray is coded" if (state.symbols < 0).any() else "the remaining symbols"
         caption = {"DenoisingCoupling": "ranks (white: 0)", "SplitPrior": remaining}.get(name, name)
         title = "the map" if state.layer == "data" else f"after layer {number}: {caption}"
         axes.set_title(f"{title}\n{state.left:,} symbol{'s' * (state.left != 1)} left", fontsize=9)

@@ -1,21 +1,23 @@
 """Cityscapes label maps: 8 categories at 32 × 64."""
 
-__all__ = ["CITYSCAPES_CLASSES", "cityscapes", "flip"]
+__all__ = ["CITYSCAPES_CLASSES", "cityscapes", "mirror"]
 
 import zipfile
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ddf.classes import Classes
-from ddf.data.dataset import DataError, DataSet
+from ddf.data.dataset import DataSet
 from ddf.data.redrawn import Redrawn
+from ddf.errors import DataError
+from ddf.label_files import read_image
+from ddf.shapes import Array
 
-# The official categories of the official label ids, and a colour of one of their labels.
+# Category → its official label ids, and the color of one of them.
 _CATEGORIES: dict[str, tuple[tuple[int, ...], tuple[int, int, int]]] = {
     "void": ((0, 1, 2, 3, 4, 5, 6), (0, 0, 0)),
     "flat": ((7, 8, 9, 10), (128, 64, 128)),
@@ -24,96 +26,93 @@ _CATEGORIES: dict[str, tuple[tuple[int, ...], tuple[int, int, int]]] = {
     "nature": ((21, 22), (107, 142, 35)),
     "sky": ((23,), (70, 130, 180)),
     "human": ((24, 25), (220, 20, 60)),
-    "vehicle": ((26, 27, 28, 29, 30, 31, 32, 33, 255), (0, 0, 142)),  # 255 is the licence plate, whose id is −1
+    "vehicle": ((26, 27, 28, 29, 30, 31, 32, 33, 255), (0, 0, 142)),  # 255 is the license plate, whose id is −1
 }
 CITYSCAPES_CLASSES = Classes.plain(
     len(_CATEGORIES), names=tuple(_CATEGORIES), colors=tuple(color for _, color in _CATEGORIES.values())
 )
-_TRAIN = 2500  # of the 2975 official training maps; the others validate
+_TRAIN = 2500  # of the 2975 official training maps; the others are for validation
 _HOW_TO = (
-    "Cityscapes may not be passed on. Get gtFine_trainvaltest.zip from https://www.cityscapes-dataset.com (free for "
-    "research, after registration), unpack it, and name the folder that contains gtFine"
+    "Cityscapes may not be redistributed. Download gtFine_trainvaltest.zip from https://www.cityscapes-dataset.com "
+    "(free for research, after registration), unpack it, and pass the folder that contains gtFine"
 )
 
 
 def cityscapes(source: str | PathLike[str] | None, size: tuple[int, int] = (32, 64), augment: bool = True) -> DataSet:
-    """Cityscapes as in the published experiments with 8 classes: 2500 maps to train on, 475 to validate, 500 to test.
+    """Return Cityscapes as in published experiments with 8 classes: 2500 training, 475 validation and 500 test maps.
 
-    The official training maps, sorted by path, are training and validation; the official validation maps are the test
-    set, as nobody outside has labels of the official one.
+    The official training maps, sorted by path, are split into training and validation. The official validation maps are
+    the test set, because the labels of the official test set are not public.
 
     Arguments:
         source: The folder that contains `gtFine`, or an npz file with arrays `train`, `val` and `test` of label ids.
-        size: Height and width, by nearest neighbour. An npz file must have that size already.
-        augment: Whether training maps are mirrored at random. Validation and test never are.
+        size: Height and width, by nearest-neighbor resampling. The maps of an npz file must already have this size.
+        augment: Whether to mirror training maps at random. Validation and test maps are never mirrored.
     """
     if source is None or not Path(source).exists():
-        missing = "no source is named" if source is None else f"there is no {source}"
+        missing = "pass the location of the data" if source is None else f"{source} does not exist"
         raise FileNotFoundError(f"cityscapes: {missing}. {_HOW_TO}")
     ids = _from_npz(Path(source)) if Path(source).is_file() else _from_folder(Path(source), size)
     maps = {}
     for split, array in ids.items():
         if array.shape[1:] != (1, *size):
-            raise DataError(f"{source}: {split} has shape {array.shape}, but should be (…, 1, {size[0]}, {size[1]})")
+            raise DataError(f"{source}: {split} has shape {array.shape}, but (…, 1, {size[0]}, {size[1]}) is expected")
         maps[split] = torch.from_numpy(_categories(array, f"{source}: {split}"))
-    train = Redrawn(maps["train"], flip) if augment else maps["train"]
+    train = Redrawn(maps["train"], mirror) if augment else maps["train"]
     return DataSet("Cityscapes", CITYSCAPES_CLASSES, {**maps, "train": train})
 
 
-def flip(maps: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirrors every other map, left and right."""
+def mirror(maps: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each map horizontally with probability 1/2."""
     mirrored = torch.rand(len(maps), generator=generator) < 0.5
     return torch.where(mirrored.view(-1, 1, 1, 1), maps.flip(-1), maps)
 
 
-def _from_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def _from_npz(path: Path) -> dict[str, Array]:
     names = (("train", "train"), ("validation", "val"), ("test", "test"))
     try:
         with path.open("rb") as raw, np.load(raw) as file:
             arrays = {split: file[name] for split, name in names}
     except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is no npz file with arrays train, val and test: {error}") from error
+        raise DataError(f"{path} is not an npz file with arrays train, val and test: {error}") from error
     for split, array in arrays.items():
         if array.dtype != np.uint8 or not len(array):
             raise DataError(f"{path}: {split} has {len(array)} maps of {array.dtype}, but label ids are uint8")
     return arrays
 
 
-def _from_folder(folder: Path, size: tuple[int, int]) -> dict[str, np.ndarray[Any, Any]]:
+def _from_folder(folder: Path, size: tuple[int, int]) -> dict[str, Array]:
     root = folder / "gtFine" if (folder / "gtFine").is_dir() else folder
     arrays = {}
     for split in ("train", "val"):
         paths = sorted((root / split).glob("*/*_labelIds.png"))
         if not paths:
-            raise DataError(f"there is no {root}/{split}/*/*_labelIds.png. {_HOW_TO}")
+            raise DataError(f"{root}/{split}/*/*_labelIds.png does not exist. {_HOW_TO}")
         arrays[split] = np.stack([_read(path, size) for path in paths])[:, None]
     train = arrays["train"]
     if len(train) <= _TRAIN:
-        raise DataError(
-            f"{root}/train has {len(train)} maps, but {_TRAIN} of them are for training and more to validate"
-        )
+        raise DataError(f"{root}/train has {len(train)} maps, but more than {_TRAIN} are expected")
     return {"train": train[:_TRAIN], "validation": train[_TRAIN:], "test": arrays["val"]}
 
 
-def _read(path: Path, size: tuple[int, int]) -> np.ndarray[Any, Any]:
+def _read(path: Path, size: tuple[int, int]) -> Array:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
-            if image.mode not in ("L", "P"):
-                raise DataError(f"{path} is in mode {image.mode}, but label ids are in one channel of 8 bits")
-            return np.asarray(image.resize((size[1], size[0]), Image.Resampling.NEAREST))
-    except OSError as error:
+        found = read_image(path)
+    except (OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+    if found.mode not in ("L", "P"):
+        raise DataError(f"{path} has mode {found.mode}, but label ids are images with one channel of 8 bits")
+    resized = Image.fromarray(found.array).resize((size[1], size[0]), Image.Resampling.NEAREST)
+    return np.asarray(resized)
 
 
-def _categories(ids: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+def _categories(ids: Array, name: str) -> Array:
     table = np.full(256, 255, dtype=np.uint8)
     for category, (labels, _) in enumerate(_CATEGORIES.values()):
         table[list(labels)] = category
     categories = table[ids]
     if (categories == 255).any():
-        raise DataError(
-            f"{name} contains the label id {ids[categories == 255].flat[0]}, which Cityscapes does not have"
-        )
+        raise DataError(f"{name} contains the label id {ids[categories == 255].flat[0]}, which Cityscapes lacks")
     return categories
