@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from ddf.data import DataSet, Redrawn
+from ddf.data import DataSet, Resampled
 from ddf.data.dataset import Data
 from ddf.experiments.results import is_finished, load_data, run_experiment
 from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, MODELS, Experiment
@@ -83,7 +83,7 @@ def shrunk_data(data: DataSet) -> DataSet:
     """Return the first samples of every split."""
 
     def first(split: Data) -> Data:
-        return Redrawn(split.stored[:512], split.draw) if isinstance(split, Redrawn) else split[:512]
+        return Resampled(split.stored[:512], split.draw) if isinstance(split, Resampled) else split[:512]
 
     return replace(data, splits={name: first(split) for name, split in data.splits.items()})
 

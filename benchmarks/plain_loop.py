@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddf import DenoisingCoupling, Flow, TrainingConfig, architectures, fit
-from ddf.data import Redrawn
+from ddf.data import Resampled
 
 
 def binarize(gray: Tensor, generator: torch.Generator) -> Tensor:
@@ -69,7 +69,7 @@ def main() -> None:
             else:
                 precision = way.split()[1]
                 config = TrainingConfig(max_epochs=options.epochs, draws=4, seed=seed, precision=precision)
-                fitted = fit(build(seed), Redrawn(gray[:-10_000], binarize), validation, config)
+                fitted = fit(build(seed), Resampled(gray[:-10_000], binarize), validation, config)
                 bits = fitted.parts[0]["validation_bits"]
             print(f"seed {seed}, {way}: {bits:.4f} bits per predicted symbol, {time.perf_counter() - start:.0f} s")
 

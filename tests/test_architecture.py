@@ -17,7 +17,7 @@ ROOMS = [
     for line in """
     errors lazy
     extras progress files shapes classes
-    plain symbols modelfile
+    plain symbols modelfile label_files
     fast_permutation
     permutation logits tensorfile
     nets

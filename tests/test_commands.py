@@ -556,7 +556,7 @@ def test_invalid_use_of_models_is_rejected(tmp_path: Path, masks: Path, model: P
     assert "does not exist" in ddf("train", tmp_path / "nothing", "-o", tmp_path / "run", code=1)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("not a map")
-    assert "holds no label map" in ddf("train", tmp_path / "texts", "-o", tmp_path / "run", code=1)
+    assert "does not contain a readable label map" in ddf("train", tmp_path / "texts", "-o", tmp_path / "run", code=1)
     assert "--epochs does not apply to label maps" in ddf("train", masks, "-o", tmp_path / "run", "--epochs", 3, code=2)
     assert "--integer does not apply to label maps" in ddf("train", masks, "-o", tmp_path / "run", "--integer", code=2)
     assert "has 1 map; training needs at least 2" in ddf(

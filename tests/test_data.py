@@ -19,7 +19,7 @@ from ddf.data import (
     DataError,
     EightGaussians,
     LabelMaps,
-    Redrawn,
+    Resampled,
     cityscapes,
     crop,
     mnist,
@@ -91,7 +91,7 @@ def test_mnist_is_binarized_dynamically(tmp_path: Path) -> None:
         some = (gray >= low) & (gray < low + 32)
         assert float(drawn[some].mean()) == pytest.approx(float(gray[some].mean()) / 255, abs=0.003)
     source = data["train"]
-    assert isinstance(source, Redrawn)
+    assert isinstance(source, Resampled)
     first, second = (source.draw(source.stored, torch.Generator().manual_seed(seed)) for seed in (0, 1))
     assert not torch.equal(first, second)
     assert not first[:10].any()

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 
 from ddf.cli.main import make_parser
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
+from ddf.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -94,9 +96,13 @@ def test_the_tutorial_on_masks_works_verbatim(tmp_path: Path, monkeypatch: pytes
 
 def test_imported_packages_are_declared() -> None:
     """Count everything that a command may need, not only what `import ddf` needs."""
-    text = (ROOT / "pyproject.toml").read_text()
-    (declared,) = re.findall(r"^dependencies = \[(.*?)^\]", text, flags=re.DOTALL | re.MULTILINE)
-    packages = {"PIL" if name == "pillow" else name for name in re.findall(r'"([a-z]+)>=', declared)}
+    names = {"pillow": "PIL"}
+    packages = set()
+    for declared in requires("discrete-denoising-flows") or []:
+        name, extra = re.match(r"""([\w-]+)[^;]*(?:; extra == ['"](\w+))?""", declared).groups()  # type: ignore[union-attr]
+        if extra is None or EXTRAS.get(name) == extra:
+            packages.add(names.get(name, name))
+    assert set(EXTRAS) <= packages
     found = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -104,4 +110,4 @@ def test_imported_packages_are_declared() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found |= {name.partition(".")[0] for name in names}
     others = found - set(sys.stdlib_module_names) - {"ddf"}
-    assert others - packages == {"fsspec", "zstandard", "brotli", "oxipng", "pillow_jxl"}  # URLs, and peers
+    assert others - packages == {"zstandard", "brotli", "oxipng", "pillow_jxl"}  # the peers of benchmarks

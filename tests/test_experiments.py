@@ -13,7 +13,7 @@ import torch
 from ddf import architectures
 from ddf.architectures import Channel, lattice_split
 from ddf.cli.main import main
-from ddf.data import DataSet, EightGaussians, Redrawn
+from ddf.data import DataSet, EightGaussians, Resampled
 from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, report, rows, run_experiment, write_report
 from ddf.experiments import results as runs
 from ddf.layers import ChannelSplit, DenoisingCoupling, ModularCoupling, Shuffle
@@ -72,7 +72,7 @@ def test_split_priors_come_in_both_orders() -> None:
             assert orders == {order}
 
 
-def test_every_other_pixel_is_predicted_from_its_neighbours() -> None:
+def test_every_other_pixel_is_predicted_from_its_neighbors() -> None:
     """After each coupling, half as many pixels are untransformed, and they form a lattice."""
     pixels = [Channel(2 * (i // 4 % 2) + i // 2 % 2, 2 * (i // 8) + i % 2) for i in range(16)]
     given, moved = lattice_split(pixels)
@@ -183,7 +183,7 @@ def test_maps_of_faithful_rows_are_not_mirrored(tmp_path: Path) -> None:
     maps = {name: np.full((2, 1, 32, 64), 7, np.uint8) for name in ("train", "val", "test")}
     np.savez(tmp_path / "maps.npz", **maps)
     sources: dict[str, str | PathLike[str] | None] = {"cityscapes": tmp_path / "maps.npz"}
-    assert isinstance(runs.load_data("cityscapes", sources, augment=True)["train"], Redrawn)
+    assert isinstance(runs.load_data("cityscapes", sources, augment=True)["train"], Resampled)
     assert isinstance(runs.load_data("cityscapes", sources, augment=False)["train"], torch.Tensor)
 
 
@@ -226,7 +226,7 @@ def test_a_small_row_from_training_to_report(tmp_path: Path, monkeypatch: pytest
     text = written.read_text()
     bits = [results["ddf", seed].test_bits for seed in (0, 1)]
     assert f"| 4.58 ± 0.02 | **{np.mean(bits):.4f} ± {np.std(bits, ddof=1):.4f}** | 0, 1 |" in text
-    assert "8 Gaussians, Discrete Flow: **not** run with the settings of the preset" in text
+    assert "8 Gaussians, Discrete Flow: **not** run with the current settings of the preset" in text
     assert "| binary MNIST | Discrete Flow | 0.37 ± 0.01 | not run yet |" in text
     assert "the denoising flow is lower by" in text
     assert "4.6076" in text
@@ -243,8 +243,8 @@ def test_a_small_row_from_training_to_report(tmp_path: Path, monkeypatch: pytest
         ([5.0, 5.1], [5.0, 5.1], r"is \*\*not\*\* lower by more than the sum"),
         ([5.0, 5.0], [4.0, 4.0], r"denoising flow is lower by 1.0000, more than"),
         ([4.0, 4.0], [5.0, 5.0], r"Discrete Flow is lower by 1.0000, more than"),
-        ([5.0], [4.0], r"is lower \(\+1.0000\), but one seed"),
-        ([4.0], [5.0, 5.0], r"is \*\*not\*\* lower \(-1.0000\), but one seed"),
+        ([5.0], [4.0], r"is lower \(\+1.0000\), but a single seed"),
+        ([4.0], [5.0, 5.0], r"is \*\*not\*\* lower \(-1.0000\), but a single seed"),
     ],
 )
 def test_the_report_compares_honestly(df: list[float], ddf: list[float], words: str) -> None:
@@ -310,7 +310,7 @@ def test_reproduce_runs_reports_and_resumes(
         assert main(typed) == 0
         shown = capsys.readouterr().out
         assert "8 Gaussians, Discrete Denoising Flow, seed 0:" in shown
-        assert f"The report: {tmp_path / 'report' / 'README.md'}" in shown
+        assert f"Report: {tmp_path / 'report' / 'README.md'}" in shown
     assert "ddf reproduce eight-gaussians --model ddf" in (tmp_path / "report" / "README.md").read_text()
     assert ROWS["eight-gaussians"].departures["ddf"] in (tmp_path / "report" / "README.md").read_text()
     assert main([*typed, "--faithful"]) == 0

@@ -199,7 +199,7 @@ def test_architectures_match_the_paper(
 def test_unknown_couplings_are_rejected() -> None:
     with pytest.raises(ValueError, match="coupling='additive' must be 'denoising' or 'modular'"):
         architectures.eight_gaussians("additive")
-    with pytest.raises(ValueError, match="couplings=0, but at least 1 is needed"):
+    with pytest.raises(ValueError, match="couplings=0 must be at least 1"):
         architectures.eight_gaussians(couplings=0)
     with pytest.raises(ValueError, match="factor_out='' must be 'a' or 'b'"):
         architectures.binary_mnist(factor_out="").build()

@@ -15,7 +15,7 @@ import torch
 
 import ddf
 from ddf.base import FactorizedCategorical
-from ddf.data import EightGaussians, Redrawn
+from ddf.data import EightGaussians, Resampled
 from ddf.flow import Flow
 from ddf.layers import DenoisingCoupling, ModularCoupling, Shuffle, SplitPrior
 from ddf.spec import DenoisingCouplingSpec, FlowSpec, MLPSpec, ShuffleSpec, SplitPriorSpec
@@ -218,7 +218,7 @@ def test_data_on_disk_and_in_memory_give_the_same_result(tmp_path: Path) -> None
     assert torch.equal(result(100, mapped), result(1 << 30, x))
 
 
-def test_redrawn_data_is_resampled() -> None:
+def test_resampled_data_is_resampled() -> None:
     chances = torch.tensor([[0.2, 0.7]]).repeat(200, 1)
     batches = []
 
@@ -228,7 +228,7 @@ def test_redrawn_data_is_resampled() -> None:
 
     flow = Flow([Shuffle(2)], FactorizedCategorical(2, (2,)), (2,))
     config = TrainingConfig(draws=50, smoothing=1e-6)
-    fit(flow, Redrawn(chances, binarize), validation=Redrawn(chances, binarize), config=config, device="cpu")
+    fit(flow, Resampled(chances, binarize), validation=Resampled(chances, binarize), config=config, device="cpu")
     assert sum(batches) == 200 * (50 + 2)
     expected = chances[0][flow.layers[0].order]
     assert (flow.base.logits.detach().exp()[1] - expected).abs().max() < 0.02  # 10,000 draws: within 4 deviations
@@ -330,7 +330,7 @@ def test_an_error_of_a_full_disk_names_it_and_keeps_finished_parts(
             r"must be symbols \(samples, …\), not an array of shape \(10,\)",
         ),
         (np.array([["a", "b"]] * 10), TypeError, "the data must hold integers 0…4, but its dtype is <U1"),
-        ([[0, 1]] * 10, TypeError, "the data must be a tensor, an array or a Redrawn, not a list"),
+        ([[0, 1]] * 10, TypeError, "the data must be a tensor, an array or a Resampled, not a list"),
     ],
 )
 def test_data_that_does_not_fit_is_rejected(data: object, error: type[Exception], message: str) -> None:
@@ -435,7 +435,7 @@ def test_global_modes_and_seeds_have_no_effect() -> None:
 def test_the_output_of_draw_is_checked(redraw: object, message: str) -> None:
     x = torch.arange(200).view(100, 2) % K
     with pytest.raises(ValueError, match=message):
-        fit(SMALL.build(), Redrawn(x, redraw), device="cpu")
+        fit(SMALL.build(), Resampled(x, redraw), device="cpu")
 
 
 def test_arrays_can_be_resampled(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_arrays_can_be_resampled(tmp_path: Path) -> None:
     results = []
     for data in (x, stored, x.numpy().astype(">i4")):
         flow = SMALL.build(seed=0)
-        fit(flow, Redrawn(data, lambda x, generator: x), config=replace(CONFIG, draws=2), device="cpu")
+        fit(flow, Resampled(data, lambda x, generator: x), config=replace(CONFIG, draws=2), device="cpu")
         results.append(weights(flow))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])

@@ -118,7 +118,7 @@ def test_invalid_training_data_is_rejected(few_scenes: list[np.ndarray]) -> None
         train(few_scenes, "huge", progress=False)
     with pytest.raises(ValueError, match="at most"):
         train(few_scenes, SMALL, Classes.plain(255), progress=False)
-    with pytest.raises(ValueError, match="none of the 2 known"):
+    with pytest.raises(ValueError, match="the value 2 is not one of the 2 known classes"):
         train(few_scenes, SMALL, Classes.plain(2), progress=False)
     for wrong in ({"pixels": 11}, {"pixels": 8}, {"hidden": (12, 8)}, {"hidden": (8, 8, 8)}):
         with pytest.raises(ValueError, match="but"):

@@ -135,7 +135,7 @@ class ArchiveWriter:
             if not self._position:
                 self._begin(embed_model)
         except BaseException:
-            self.abandon()
+            self.discard()
             raise
 
     def _open(self, path: Path, append: bool, overwrite: bool, embed_model: bool) -> None:
@@ -310,7 +310,7 @@ class ArchiveWriter:
             if self._part is not None:
                 self._part.commit()
         except BaseException:
-            self.abandon()
+            self.discard()
             raise
         self._closed = True
         self._pool.close()
@@ -329,7 +329,7 @@ class ArchiveWriter:
         if names_weight(index.table.names) > table_limit(self._position):
             raise LimitError("the names of the arrays are too long: use shorter names, or several archives")
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Discard the archive: no file is created or replaced."""
         self._closed = True
         if os.getpid() != self._process:
@@ -348,7 +348,7 @@ class ArchiveWriter:
         if kind is None:
             self.close()
         else:
-            self.abandon()
+            self.discard()
 
 
 def compress(

@@ -95,7 +95,7 @@ def _read(model: "Flow | IntegerFlow", data: str, source: str | None) -> "tuple[
         except ValueError as error:
             raise ValueError(f"{data}: {error}") from error
     from ddf.classes import Classes
-    from ddf.data import read_label_maps
+    from ddf.data.label_maps import read_label_maps
 
     maps = read_label_maps(data)
     arrays = [maps.classes.to_values(part) for part in maps.maps]
@@ -186,7 +186,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
     """Read label maps (height, width), and what was skipped."""
-    from ddf.data import read_label_maps
+    from ddf.data.label_maps import read_label_maps
     from ddf.labelmaps.labels import MOST_LABELS
 
     found = read_label_maps(data, most_classes=MOST_LABELS)

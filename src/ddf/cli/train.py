@@ -77,12 +77,11 @@ def _train(options: argparse.Namespace) -> int:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; DATA is a path, or one of {', '.join(NAMED)}")
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".txt"):
-        from ddf.data import read_table
+        from ddf.data.tables import read_table
 
         _refuse(options, "a table", "preset", "steps", "mirrored", "integer", "source")
         return _train_table(options, read_table(path, seed=options.seed))
-    from ddf.data import read_label_maps
-    from ddf.data.label_maps import MOST_CLASSES
+    from ddf.data.label_maps import MOST_CLASSES, read_label_maps
     from ddf.labelmaps.labels import MOST_LABELS
 
     maps = read_label_maps(path, most_classes=MOST_LABELS)

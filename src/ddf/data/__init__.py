@@ -8,7 +8,7 @@ __all__ = [
     "DownloadError",
     "EightGaussians",
     "LabelMaps",
-    "Redrawn",
+    "Resampled",
     "cityscapes",
     "crop",
     "mnist",
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from ddf.data.dataset import DataSet
     from ddf.data.eight_gaussians import EightGaussians
     from ddf.data.label_maps import LabelMaps, crop, read_label_maps
-    from ddf.data.redrawn import Redrawn
+    from ddf.data.resampled import Resampled
     from ddf.data.tables import read_table
 
 _HOME_OF = {  # imported when first used, because they import torch, which codecs do not need
     "DataSet": "dataset",
     "EightGaussians": "eight_gaussians",
     "LabelMaps": "label_maps",
-    "Redrawn": "redrawn",
+    "Resampled": "resampled",
     "cityscapes": "cityscapes_maps",
     "crop": "label_maps",
     "mnist": "binary_mnist",

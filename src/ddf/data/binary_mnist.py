@@ -14,7 +14,7 @@ from torch import Tensor
 from ddf.classes import Classes
 from ddf.data.dataset import Data, DataSet
 from ddf.data.download import fetch
-from ddf.data.redrawn import Redrawn
+from ddf.data.resampled import Resampled
 from ddf.errors import DataError
 from ddf.shapes import Array
 
@@ -52,7 +52,7 @@ def mnist(folder: str | PathLike[str] | None = None, seed: int = 0) -> DataSet:
         raise DataError(f"MNIST: {len(train):,} training images are too few: the last {_VALIDATION:,} are held out")
     gray, gray_test = torch.from_numpy(train).unsqueeze(1), torch.from_numpy(test).unsqueeze(1)
     splits: dict[str, Data] = {
-        "train": Redrawn(gray[:-_VALIDATION], binarize),
+        "train": Resampled(gray[:-_VALIDATION], binarize),
         "validation": binarize(gray[-_VALIDATION:], torch.Generator().manual_seed(2 * seed + 1)),
         "test": binarize(gray_test, torch.Generator().manual_seed(2 * seed)),
     }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddf.classes import Classes
 from ddf.data.dataset import DataSet
-from ddf.data.redrawn import Redrawn
+from ddf.data.resampled import Resampled
 from ddf.errors import DataError
 from ddf.label_files import read_image
 from ddf.shapes import Array
@@ -58,7 +58,7 @@ def cityscapes(source: str | PathLike[str] | None, size: tuple[int, int] = (32, 
         if array.shape[1:] != (1, *size):
             raise DataError(f"{source}: {split} has shape {array.shape}, but (…, 1, {size[0]}, {size[1]}) is expected")
         maps[split] = torch.from_numpy(_categories(array, f"{source}: {split}"))
-    train = Redrawn(maps["train"], mirror) if augment else maps["train"]
+    train = Resampled(maps["train"], mirror) if augment else maps["train"]
     return DataSet("Cityscapes", CITYSCAPES_CLASSES, {**maps, "train": train})
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ddf.classes import Classes, Columns
-from ddf.data.redrawn import Redrawn
+from ddf.data.resampled import Resampled
 from ddf.shapes import Array, format_shape
 
-Data = Tensor | Array | Redrawn
-"""Symbols (samples, channels, *spatial), in memory or mapped from disk, or redrawn ones."""
+Data = Tensor | Array | Resampled
+"""Symbols (samples, channels, *spatial), in memory or mapped from disk, or resampled ones."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class DataSet:
         name: The name of the data set.
         classes: The meaning of the symbols.
         splits: The symbols of each split: `"train"`, and usually `"validation"` and `"test"`. A split for training may
-            be a `Redrawn`, which has fresh randomness on each pass; the others are fixed.
+            be a `Resampled`, which has fresh randomness on each pass; the others are fixed.
         skipped: What could not be read and was skipped, a line for each.
     """
 
@@ -53,7 +53,7 @@ class DataSet:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         train = self["train"]
-        return train.shape if isinstance(train, Redrawn) else tuple(train.shape[1:])
+        return train.shape if isinstance(train, Resampled) else tuple(train.shape[1:])
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.splits.items())

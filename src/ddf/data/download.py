@@ -21,7 +21,6 @@ def fetch(urls: Sequence[str], name: str, md5: str, tries: int = 3, timeout: flo
         timeout: Seconds to wait for the next byte.
     """
     import pooch
-    from requests.exceptions import RequestException
 
     path = cache_folder() / name
     problems = []
@@ -30,7 +29,7 @@ def fetch(urls: Sequence[str], name: str, md5: str, tries: int = 3, timeout: flo
         mirror.retry_if_failed = tries - 1
         try:
             mirror.fetch(path.name, downloader=pooch.HTTPDownloader(sys.stderr.isatty(), timeout=timeout))
-        except (OSError, ValueError, RequestException) as error:
+        except (OSError, ValueError) as error:
             problems.append(f"{url}: {error}")
         else:
             return path

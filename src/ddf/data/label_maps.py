@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ddf.classes import Classes, Color
 from ddf.data.dataset import Data, DataSet
-from ddf.data.redrawn import Redrawn
+from ddf.data.resampled import Resampled
 from ddf.data.splits import named_split, split_samples
 from ddf.errors import DataError, DdfError
 from ddf.label_files import read_image, read_npy
@@ -89,7 +89,7 @@ class LabelMaps:
         return DataSet(self.name, self.classes, splits, self.skipped)
 
 
-def crop(maps: Sequence[Array], size: tuple[int, int], name: str = "the data") -> Redrawn:
+def crop(maps: Sequence[Array], size: tuple[int, int], name: str = "the data") -> Resampled:
     """Return random crops of maps of any size, a fresh one of each map on each pass.
 
     Arguments:
@@ -123,7 +123,7 @@ def crop(maps: Sequence[Array], size: tuple[int, int], name: str = "the data") -
             crops.append(tensors[i][:, row : row + size[0], column : column + size[1]])
         return torch.stack(crops)
 
-    return Redrawn(np.arange(len(maps)), draw_crops, shape=(channels.pop(), *size), read=maps)
+    return Resampled(np.arange(len(maps)), draw_crops, shape=(channels.pop(), *size), read=maps)
 
 
 def read_label_maps(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ddf.data.dataset import Data, DataSet
-from ddf.data.redrawn import Redrawn
+from ddf.data.resampled import Resampled
 from ddf.exact.integer_flow import IntegerFlow
 from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
@@ -68,7 +68,7 @@ def export(
 
 def _some(data: Data) -> Tensor:
     """Return some samples of data."""
-    if isinstance(data, Redrawn):
+    if isinstance(data, Resampled):
         stored: Any = data.stored[: min(len(data.stored), _CALIBRATION)]
         return data.draw(torch.as_tensor(stored), torch.Generator().manual_seed(0))
     some = list(islice(range(0, len(data), max(1, len(data) // _CALIBRATION)), _CALIBRATION))

@@ -1,4 +1,4 @@
-"""The report of all finished runs: the table beside the paper's, pictures, and how it was done."""
+"""Write a report of all finished runs: tables beside the paper's, pictures and commands."""
 
 __all__ = ["write_report"]
 
@@ -21,19 +21,19 @@ from ddf.viz import learning_curves, map_grids, pair_histograms
 
 
 def write_report(results: Sequence[Result], folder: Path, command: str, data: Mapping[str, DataSet]) -> Path:
-    """Writes README.md with the table, results.json with every run, and pictures.
+    """Write README.md with the tables, results.json with every run, and pictures.
 
     Arguments:
         results: The finished runs.
-        folder: Where to.
-        command: What was typed, for the record.
-        data: The data sets by name, as far as they are at hand: for pictures of data beside samples.
+        folder: The folder of the report.
+        command: The command that wrote the report, for the record.
+        data: The available data sets by name, to show data beside samples.
 
     Returns:
         The path of the report.
     """
     if not results:
-        raise ValueError("there is no finished run to report on")
+        raise ValueError("no run is finished; train at least one before writing a report")
     folder.mkdir(parents=True, exist_ok=True)
     plain = [{key: value for key, value in asdict(result).items() if key != "samples"} for result in results]
     with atomic_write(folder / "results.json") as temporary:
@@ -51,39 +51,39 @@ def write_report(results: Sequence[Result], folder: Path, command: str, data: Ma
 
 _HEAD = """# Results
 
-Table 1 of [Discrete Denoising Flows](https://arxiv.org/abs/2107.11625) (Lindt & Hoogeboom, 2021), run again with this
-software. Bits per dimension on the test set, lower is better. ± is the standard deviation over seeds (n − 1), all on
-the same test set; "error" is the standard error of one such figure over the samples of the test set. "training" is the
-shortest of the runs: some shared a device with others, and took longer."""
+Table 1 of [Discrete Denoising Flows](https://arxiv.org/abs/2107.11625) (Lindt & Hoogeboom, 2021), reproduced with this
+software. All scores are bits per dimension on the test set; lower is better. ± is the standard deviation over seeds
+(n − 1) on the same test set, and "error" is the standard error of one score over the samples of the test set.
+"Training" is the shortest training time of all seeds, because some runs shared their device with others."""
 
 _FAITHFUL = """\
-"Faithful" follows the paper's appendices to the letter and adds only what they leave open. "Ours" are presets with the
-same nets that are free to differ. The table after this one has the details of both."""
+"Faithful" rows follow the paper's appendices to the letter; only what the appendices leave open was chosen here. "Ours"
+are our own presets, with nets of the same size. The next table has the details of both."""
 
 _NOTES = """\
-All use Adam (at 0.001 where nothing else is said) and nets of the sizes in the paper's appendices. Split priors factor
-out the part that the coupling has transformed (the order of the published figures) unless a row says otherwise; the
-paper's appendix C describes the opposite order. The paper's own figure for 8 Gaussians is below what one coupling can
-reach on unseen data, {optimum:.4f}. Cityscapes: 2500 maps to train on, 475 to validate (the last of the official
-training maps by path), 500 to test (the official validation maps, of other cities: hence figures apart from those in
-validation).
+All runs use Adam (with a learning rate of 0.001 unless noted) and nets of the sizes in the paper's appendices. Split
+priors factor out the transformed part, as in the authors' code, unless a row says otherwise; the paper's appendix C
+describes the opposite order. The published score for 8 Gaussians is below the optimum of one coupling on unseen data,
+{optimum:.4f}. Cityscapes has 2500 training maps, 475 validation maps (the last of the official training maps by path)
+and 500 test maps (the official validation maps, which show other cities; hence the gap between validation and test).
 
-With split priors the denoising flow need not be the lower one. Whatever the coupling does with a
-part, the split prior after it is a net of the same size that codes that part given the same other part; a Discrete Flow
-whose couplings do nothing leaves it the symbols themselves, a denoising flow their ranks, which are no easier to
-predict than the symbols were: on Cityscapes the first coupling predicts its half at 0.167 bits, and the prior after it
-codes the ranks at 0.174. What denoising couplings are for is the flow without split priors.
+With split priors, the denoising flow is not necessarily the better one. The split prior after a coupling is a net of
+the same size that codes the same part given the same other part. In a Discrete Flow whose couplings do nothing, it
+codes the symbols themselves; in a denoising flow, it codes their ranks, which are no easier to predict: on Cityscapes,
+the first coupling predicts its half at 0.167 bits, and the prior after it codes the ranks at 0.174. Denoising couplings
+pay off in flows without split priors.
 
-On what the choices were made: validation data. The best epoch of each net: its validation figure. Epochs, batches and
-moving averages of the denoising flows: runs with seed 0, among those above. The order of the channels: seed 0, too, and
-what is given to later couplings smaller nets on a part of MNIST's training images. The Discrete Flows' relaxation,
-temperature, learning rates and activation: on 8 Gaussians, other draws than those of the runs; on MNIST and Cityscapes,
-smaller nets on a part of the training data, then 2 and 8 epochs with seed 0. On Cityscapes without split priors a
-Discrete Flow may not start to learn at all, depending on the seed, and then ends where the base alone does."""
+All choices were made on validation data. The best epoch of each net is that with the best validation score. Epochs,
+batch sizes and moving averages of the denoising flows were chosen on runs with seed 0, which are among those above; so
+was the order of the channels. What later couplings predict from was chosen with smaller nets on a part of MNIST's
+training images. The relaxation, temperature, learning rates and activation of the Discrete Flows were chosen, for 8
+Gaussians, on other draws than those of the runs, and for MNIST and Cityscapes, with smaller nets on a part of the
+training data and then with 2 and 8 epochs at seed 0. On Cityscapes without split priors, a Discrete Flow may not learn
+at all, depending on the seed; it then scores what the base alone would."""
 
 
 def _comparison(results: Sequence[Result]) -> str:
-    """The paper, what its appendices lead to, and our presets side by side, if there are faithful runs."""
+    """Compare the paper, the faithful runs and our presets, if there are faithful runs."""
     lines = ["| data | model | paper | faithful | seeds | ours |", "|---|---|---|---|---|---|"]
     for name in FAITHFUL:
         base = ROWS[name.removesuffix("-faithful")]
@@ -112,12 +112,12 @@ def _table(results: Sequence[Result]) -> str:
     ]
     verdicts = []
     for name in dict.fromkeys([*TABLE, *(result.row for result in results)]):
-        figures: dict[str, list[float]] = {}
+        scores: dict[str, list[float]] = {}
         for model, words in MODELS.items():
             runs = [result for result in results if (result.row, result.model) == (name, model)]
             published = _published(name, model)
             if runs:
-                figures[model] = [run.test_bits for run in runs]
+                scores[model] = [run.test_bits for run in runs]
                 seconds = min(run.train_seconds for run in runs)
                 here = _plus_minus([run.test_bits for run in runs])
                 lines.append(
@@ -128,22 +128,24 @@ def _table(results: Sequence[Result]) -> str:
                 )
             elif name in TABLE:
                 lines.append(f"| {ROWS[name].title} | {words} | {published} | not run yet | | | | | |")
-        if len(figures) == 2:
-            verdicts.append(f"- {ROWS[name].title}: {_verdict(figures)}.")
-        for model in figures:
+        if len(scores) == 2:
+            verdicts.append(f"- {ROWS[name].title}: {_verdict(scores)}.")
+        for model in scores:
             runs = [result for result in results if (result.row, result.model) == (name, model)]
             if not all(follows(run, EXPERIMENTS[name, model]) for run in runs):
-                verdicts.append(f"- {ROWS[name].title}, {MODELS[model]}: **not** run with the settings of the preset.")
+                verdicts.append(
+                    f"- {ROWS[name].title}, {MODELS[model]}: **not** run with the current settings of the preset."
+                )
     return "\n".join(lines) + ("\n\n" + "\n".join(verdicts) if verdicts else "")
 
 
-def _verdict(figures: Mapping[str, Sequence[float]]) -> str:
-    """How the two models compare."""
-    (df, df_deviation), (ddf, ddf_deviation) = (_mean_and_deviation(figures[model]) for model in ("df", "ddf"))
+def _verdict(scores: Mapping[str, Sequence[float]]) -> str:
+    """Compare the two models."""
+    (df, df_deviation), (ddf, ddf_deviation) = (_mean_and_deviation(scores[model]) for model in ("df", "ddf"))
     gap, spread = df - ddf, df_deviation + ddf_deviation
-    if min(len(values) for values in figures.values()) < 2:
+    if min(len(values) for values in scores.values()) < 2:
         comparison = "lower" if gap > 0 else "**not** lower"
-        return f"the denoising flow is {comparison} ({gap:+.4f}), but one seed shows no deviation to compare that with"
+        return f"the denoising flow is {comparison} ({gap:+.4f}), but a single seed has no deviation to compare with"
     if gap > spread:
         return f"the denoising flow is lower by {gap:.4f}, more than the sum of the deviations ({spread:.4f})"
     if -gap > spread:
@@ -168,7 +170,12 @@ def _h_grid(results: Sequence[Result]) -> str:
             lines.append(f"| {top} | {_plus_minus([run.validation_bits for run in runs])} | {len(runs)} |")
     if len(lines) < 2:
         return ""
-    head = ["## How many classes to sort", "", "Cityscapes with split priors, by h: validation bits per dimension.", ""]
+    head = [
+        "## The number of ranked classes",
+        "",
+        "Cityscapes with split priors: validation bits per dimension by h.",
+        "",
+    ]
     return "\n".join([*head, "| h | validation | seeds |", "|---|---|---|", *lines])
 
 
@@ -178,11 +185,18 @@ def _how(results: Sequence[Result], command: str) -> str:
         f"ddf {result.machine['ddf']}"
         for result in results
     )
-    seeds = {(result.row, result.model): result.seed for result in results}  # the last of each: they are sorted
+    seeds = {
+        (result.row, result.model): result.seed for result in results
+    }  # the last seed of each, because results are sorted
     typed = [f"ddf reproduce {row} --model {model} --seeds {last + 1}" for (row, model), last in seeds.items()]
-    lines = ["## How", "", "The runs (with `--mnist` and `--cityscapes` for where the data is), and this report:", ""]
+    lines = [
+        "## Commands",
+        "",
+        "The runs (add `--mnist` and `--cityscapes` for the location of the data), and this report:",
+        "",
+    ]
     lines += ["```sh", *typed, command, "```", "", *(f"- {text}" for text in machines)]
-    return "\n".join([*lines, "", "Every run, with its settings and curves, is in [results.json](results.json)."])
+    return "\n".join([*lines, "", "All runs, with their settings and curves, are in [results.json](results.json)."])
 
 
 def _pictures(row: str, results: Sequence[Result], folder: Path, data: Mapping[str, DataSet]) -> str:
@@ -213,9 +227,9 @@ def _pictures(row: str, results: Sequence[Result], folder: Path, data: Mapping[s
         learning_curves(curves, folder / f"{row}-curves.png")
         lines += [
             "",
-            "What each net reaches in validation on what it predicts itself, by epoch (for a Discrete Flow: all at",
+            "Validation score of each net on the symbols that it predicts, by epoch (for a Discrete Flow: of all nets",
         ]
-        lines += ["once, on everything).", "", f"![learning curves]({row}-curves.png)"]
+        lines += ["together, on all symbols).", "", f"![learning curves]({row}-curves.png)"]
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddf.data.dataset import Data
-from ddf.data.redrawn import Redrawn
+from ddf.data.resampled import Resampled
 from ddf.shapes import Shape
 from ddf.symbols import check_symbols, smallest_dtype
 
@@ -171,7 +171,7 @@ def fill(cache: Cache, data: Data, index: np.ndarray[Any, Any], seed: int) -> No
     for draw in range(cache.draws):
         for i in range(0, len(index), _CHUNK):
             rows = index[i : i + _CHUNK]
-            if isinstance(data, Redrawn):
+            if isinstance(data, Resampled):
                 generator = torch.Generator().manual_seed((seed << 40) + (draw << 24) + i // _CHUNK)
                 batch = data.draw(_rows(data.stored, rows), generator)
                 if not isinstance(batch, Tensor) or tuple(batch.shape) != (len(rows), *cache.shape):

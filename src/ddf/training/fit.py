@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ddf.classes import Classes, Columns
 from ddf.data.dataset import Data, DataSet
-from ddf.data.redrawn import Redrawn
+from ddf.data.resampled import Resampled
 from ddf.flow import Flow, FlowSpec
 from ddf.layers import Conditional
 from ddf.plain import describe, to_plain
@@ -74,7 +74,7 @@ def fit(
 
     Arguments:
         flow: The flow, which is trained in place.
-        data: Symbols (samples, *shape): a tensor, an array (which may be memory-mapped), or a `Redrawn`; or a
+        data: Symbols (samples, *shape): a tensor, an array (which may be memory-mapped), or a `Resampled`; or a
             `DataSet`, whose training and validation splits are used and whose classes become those of the flow.
         validation: Validation data of the same form; if None, a part of `data` is held out.
         config: How to train.
@@ -161,7 +161,7 @@ class _Shares:
         folder: Path,
     ) -> None:
         self.flow, self.config, self.processes, self.folder = flow, config, processes, folder
-        self.draws = config.draws if isinstance(data, Redrawn) else 1
+        self.draws = config.draws if isinstance(data, Resampled) else 1
         index = np.arange(len(data))
         if validation is None:
             count = max(1, round(config.validation_fraction * len(data)))
@@ -215,11 +215,11 @@ def _parts_to_train(flow: Flow) -> int:
 
 
 def _stored(data: Data) -> Tensor | np.ndarray[Any, Any]:
-    return data.stored if isinstance(data, Redrawn) else data
+    return data.stored if isinstance(data, Resampled) else data
 
 
 def _sample_shape(data: Data) -> tuple[int, ...]:
-    return data.shape if isinstance(data, Redrawn) else tuple(data.shape[1:])
+    return data.shape if isinstance(data, Resampled) else tuple(data.shape[1:])
 
 
 def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConfig) -> None:
@@ -257,12 +257,12 @@ def _check_classes(flow: Flow, classes: Classes | Columns) -> None:
 
 
 def _check_data(flow: Flow, data: Data, name: str, least: int) -> None:
-    if not isinstance(data, Tensor | np.ndarray | Redrawn):
-        raise TypeError(f"the {name} must be a tensor, an array or a Redrawn, not a {type(data).__name__}")
+    if not isinstance(data, Tensor | np.ndarray | Resampled):
+        raise TypeError(f"the {name} must be a tensor, an array or a Resampled, not a {type(data).__name__}")
     stored = _stored(data)
     if not _sample_shape(data):
         raise ValueError(f"the {name} must be symbols (samples, …), not an array of shape {tuple(stored.shape)}")
-    if not isinstance(data, Redrawn) and isinstance(stored, np.ndarray) and stored.dtype.kind not in "iub":
+    if not isinstance(data, Resampled) and isinstance(stored, np.ndarray) and stored.dtype.kind not in "iub":
         raise TypeError(f"the {name} must hold integers 0…{flow.num_classes - 1}, but its dtype is {stored.dtype}")
     if len(data) < least:
         raise ValueError(f"the {name} has {len(data)} samples, but at least {least} are needed")
@@ -277,7 +277,7 @@ def _fingerprint(data: Data) -> dict[str, Any]:
     plain = np.ascontiguousarray(sample, dtype=np.int64 if sample.dtype.kind in "iub" else sample.dtype)
     digest = hashlib.sha256(plain.tobytes()).hexdigest()[:16]
     drawn = {}
-    if isinstance(data, Redrawn):
+    if isinstance(data, Resampled):
         drawn["drawn by"] = getattr(data.draw, "__qualname__", "")
         if data.read:
             sha = hashlib.sha256()

@@ -1,6 +1,6 @@
 """Data with fresh randomness on each pass."""
 
-__all__ = ["Redrawn"]
+__all__ = ["Resampled"]
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ddf.shapes import Array
 
 
-class Redrawn:
+class Resampled:
     """Data that is drawn anew on each pass: stored values, and a function that draws symbols from them.
 
     Arguments:
@@ -25,7 +25,7 @@ class Redrawn:
         >>> gray = torch.randint(256, (100, 1, 28, 28), dtype=torch.uint8)
         >>> def binarize(gray, generator):
         ...     return (torch.rand(gray.shape, generator=generator) < gray / 255).to(torch.uint8)
-        >>> digits = Redrawn(gray, binarize)
+        >>> digits = Resampled(gray, binarize)
         >>> digits.draw(gray[:10], torch.Generator().manual_seed(0)).shape
         torch.Size([10, 1, 28, 28])
     """
@@ -38,7 +38,7 @@ class Redrawn:
         read: Sequence[Array] = (),
     ) -> None:
         if not isinstance(stored, Tensor | np.ndarray) or stored.ndim < 1:
-            raise TypeError(f"Redrawn: stored must be a tensor or an array of samples, not a {type(stored).__name__}")
+            raise TypeError(f"Resampled: stored must be a tensor or an array of samples, not a {type(stored).__name__}")
         self.stored = stored
         self.draw = draw
         self.shape = tuple(stored.shape[1:]) if shape is None else tuple(shape)
