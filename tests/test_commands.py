@@ -458,13 +458,13 @@ def test_evaluation_matches_real_sizes(masks: Path, model: Path) -> None:
     assert found["samples"] == 14
     assert 0 < found["standard_error"] < found["bits_per_dim"] < 2
     assert sum(row["share"] for row in found["ranks"]) == pytest.approx(1)
-    assert sum(row["bits"] for row in found["ranks"]) == pytest.approx(found["bits_per_dim"])
+    assert sum(row["bits_per_dim"] for row in found["ranks"]) == pytest.approx(found["bits_per_dim"])
     assert sorted(row["class"] for row in found["classes"]) == ["0", "1", "2", "3", "4"]
     mean = sum(row["share"] * row["bits_per_symbol"] for row in found["classes"])
     assert mean == pytest.approx(found["bits_per_dim"])
     assert {"PNG", "xz"} <= set(found["others"])
     assert found["bits_per_dim"] < found["others"]["ddf, in one archive"] < found["others"]["xz"]
-    assert "bits per pixel: 14 maps" in ddf("evaluate", model, masks)
+    assert "bits per dimension: 14 samples" in ddf("evaluate", model, masks)
     assert as_json("evaluate", model, masks, "--count", 2)["samples"] == 2
 
 

@@ -128,7 +128,7 @@ def test_custom_layers_are_trained_saved_exported_compressed_sampled_and_explain
         found = analysis.bits_of(either, x[:5].numpy())
         expected = either.bits_per_dim(x[:5]) * 64
         np.testing.assert_allclose(found.by_symbol.reshape(5, -1).sum(axis=1), expected.numpy(), rtol=1e-6)
-        assert [name for name, _ in found.by_layer] == ["1 OddRows", "base"]
+        assert [name for name, _, _ in found.by_layer] == ["1 OddRows", "base"]
         states = analysis.states_of(either, x[0].numpy())
         assert [(state.layer, state.left) for state in states] == [
             ("data", 64),

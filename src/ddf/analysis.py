@@ -21,17 +21,11 @@ class Bits:
 
     Arguments:
         by_symbol: The bits of every symbol (samples, *shape), at its place in the data.
-        by_layer: The name of each layer that factors out symbols, and of the base, with their bits.
+        by_layer: For each layer that factors out symbols, and the base: its name, the number of symbols and their bits.
     """
 
     by_symbol: Array
-    by_layer: tuple[tuple[str, float], ...]
-
-    def by_class(self, x: Array, num_classes: int) -> tuple[Array, Array]:
-        """Return the number of symbols of each class in the data, and their bits."""
-        symbols = np.asarray(x).ravel().astype(np.int64)
-        counts = np.bincount(symbols, minlength=num_classes)
-        return counts, np.bincount(symbols, weights=self.by_symbol.ravel(), minlength=num_classes)
+    by_layer: tuple[tuple[str, int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ def bits_of(flow: Flow, x: Array) -> Bits:
     by_layer = []
     for name, part, found in zip([*names, "base"], [*where, places], emitted, strict=True):
         bits[:, part.flatten().cpu().numpy()] = found
-        by_layer.append((name, float(found.sum())))
+        by_layer.append((name, found.size, float(found.sum())))
     return Bits(bits.reshape(x.shape), tuple(by_layer))
 
 

@@ -5,6 +5,7 @@ __all__ = ["add", "read_maps", "read_samples"]
 import argparse
 import io
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,52 +120,72 @@ def _brief(model: "Flow | IntegerFlow") -> str:
     return ", ".join(some) + (" …" if len(some) < model.num_classes else "")
 
 
-def _evaluate(options: argparse.Namespace) -> int:
-    import numpy as np
+class _Scores:
+    """The bits of samples, in total and by value."""
 
-    from ddf.analysis import bits_of
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, int]] = []
+        self.counts: Counter[int] = Counter()
+        self.bits: defaultdict[int, float] = defaultdict(float)
+
+    def add(self, values: "Array", bits: "Array") -> None:
+        """Add the values of a sample, and the bits of each."""
+        import numpy as np
+
+        self.samples.append((float(bits.sum(dtype=np.float64)), bits.size))
+        found, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+        sums = np.bincount(place.ravel(), weights=bits.ravel())
+        for value, count, taken in zip(found.tolist(), counts.tolist(), sums.tolist(), strict=True):
+            self.counts[value] += count
+            self.bits[value] += taken
+
+    def mean_and_error(self) -> tuple[float, float | None]:
+        """Return the bits per symbol, and their standard error over samples."""
+        import numpy as np
+
+        totals, sizes = np.array(self.samples).T
+        mean = totals.sum() / sizes.sum()
+        if len(sizes) < 2:
+            return float(mean), None
+        # The standard error of a ratio of sums, because samples may differ in size.
+        return float(mean), float(np.sqrt(((totals - mean * sizes) ** 2).sum()) / sizes.sum())
+
+
+def _evaluate(options: argparse.Namespace) -> int:
     from ddf.classes import Columns
     from ddf.labelmaps import CausalFlow
 
     model = load_model(options.model, options.device)
+    scores = _Scores()
     if isinstance(model, CausalFlow):
-        return _evaluate_maps(options, model)
-    samples, skipped = read_samples(model, options.data, options.source)
-    samples = samples[: options.count]
+        if options.data in NAMED:
+            raise ValueError(f"{options.model} is a model of label maps; pass a folder of maps, not {options.data}")
+        samples, skipped = read_maps(options.data)
+        samples, names = samples[: options.count], {}
+        key, title, parts = "rank", "rank of the label", _score_maps(model, samples, scores)
+        most = scores.counts.most_common(40)
+    else:
+        samples, skipped = read_samples(model, options.data, options.source)
+        samples, names = samples[: options.count], dict(enumerate(_class_names(model)))
+        key, title, parts = "layer", "coded by", _score_samples(model, samples, scores)
+        most = sorted(scores.counts.items())
     for line in skipped:
         print(f"skipped: {line}", file=sys.stderr)
-    k = model.num_classes
-    each, by_layer = [], dict[str, float]()
-    counts, bits_by_class = np.zeros(k), np.zeros(k)
-    batches = _batches(samples)
-    for part in progress(batches, len(batches), "scoring", "batch"):
-        bits = bits_of(model, part)
-        each += [(taken.sum(), taken.size) for taken in bits.by_symbol]
-        for name, taken in bits.by_layer:
-            by_layer[name] = by_layer.get(name, 0.0) + taken
-        found, costs = bits.by_class(part, k)
-        counts += found
-        bits_by_class += costs
-    totals, sizes = np.array(each).T
-    mean = totals.sum() / sizes.sum()
-    # The standard error of a ratio of sums, because samples may differ in size.
-    error = float(np.sqrt(((totals - mean * sizes) ** 2).sum()) / sizes.sum()) if len(each) > 1 else None
-    names = _class_names(model)
+    mean, error = scores.mean_and_error()
+    size = sum(scores.counts.values())
     classes = [
-        {"class": names[i], "share": counts[i] / counts.sum(), "bits_per_symbol": bits_by_class[i] / counts[i]}
-        for i in range(k)
-        if counts[i]
+        {"class": names.get(i, str(i)), "share": n / size, "bits_per_symbol": scores.bits[i] / n} for i, n in most
     ]
-    layers = [{"layer": name, "bits": taken, "share": taken / totals.sum()} for name, taken in by_layer.items()]
+    rows = [{key: name, "share": share, "bits_per_dim": bits / size} for name, (share, bits) in parts.items()]
     lines = [
-        f"{mean:.5f}{'' if error is None else f' ± {error:.5f}'} bits per dimension: {len(each)} samples, "
-        f"{int(sizes.sum())} symbols",
+        f"{mean:.5f}{'' if error is None else f' ± {error:.5f}'} bits per dimension: {len(samples)} samples, "
+        f"{size} symbols",
         "",
-        "| coded by | bits per dimension | share of bits |",
+        f"| {title} | share of symbols | bits per dimension |",
         "|---|---|---|",
-        *(f"| {row['layer']} | {row['bits'] / sizes.sum():.5f} | {row['share']:.1%} |" for row in layers),
+        *(f"| {row[key]} | {row['share']:.3%} | {row['bits_per_dim']:.5f} |" for row in rows),
     ]
-    if not isinstance(model.classes, Columns):  # where a class has another meaning in every column
+    if not isinstance(model.classes, Columns):  # in a table, a class has another meaning in every column
         lines += [
             "",
             "| class | share of symbols | bits per symbol |",
@@ -172,16 +193,45 @@ def _evaluate(options: argparse.Namespace) -> int:
             *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
         ]
     result: dict[str, Any] = {
-        "bits_per_dim": mean, "standard_error": error, "samples": len(each), "symbols": int(sizes.sum()),
-        "layers": layers, "classes": classes, "left_out": list(skipped),
+        "bits_per_dim": mean, "standard_error": error, "samples": len(samples), "symbols": size,
+        f"{key}s": rows, "classes": classes, "skipped": list(skipped),
     }  # fmt: skip
     if options.compare:
-        rivals = _compare(model, samples, int(sizes.sum()))
-        result["others"] = rivals
+        result["others"] = _compare(model, samples, size)
         lines += ["", "| codec, each sample on its own | bits per dimension |", "|---|---|"]
-        lines += [f"| {name} | {bits:.5f} |" for name, bits in rivals.items()]
+        lines += [f"| {name} | {bits:.5f} |" for name, bits in result["others"].items()]
     print_result(options, result, *lines)
     return 0
+
+
+def _score_samples(
+    model: "Flow | IntegerFlow", samples: "list[Array]", scores: _Scores
+) -> dict[str, tuple[float, float]]:
+    """Score samples, and return the share of symbols and the bits of each layer."""
+    from ddf.analysis import bits_of
+
+    layers: dict[str, tuple[int, float]] = {}
+    batches = _batches(samples)
+    for part in progress(batches, len(batches), "scoring", "batch"):
+        found = bits_of(model, part)
+        for values, bits in zip(part, found.by_symbol, strict=True):
+            scores.add(values, bits)
+        for name, count, bits in found.by_layer:
+            before = layers.get(name, (0, 0.0))
+            layers[name] = before[0] + count, before[1] + bits
+    size = sum(count for count, _ in layers.values())
+    return {name: (count / size, bits) for name, (count, bits) in layers.items()}
+
+
+def _score_maps(model: "CausalFlow", maps: "list[Array]", scores: _Scores) -> dict[str, tuple[float, float]]:
+    """Score label maps, and return the share of symbols and the bits of each rank."""
+    ranks = _Scores()
+    for one in progress(maps, len(maps), "scoring", "map"):
+        found = model.explain(one)
+        scores.add(one, found.bits)
+        ranks.add(found.ranks, found.bits)
+    size = sum(ranks.counts.values())
+    return {str(rank): (count / size, ranks.bits[rank]) for rank, count in sorted(ranks.counts.items())}
 
 
 def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
@@ -198,82 +248,6 @@ def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
     if any(part.ndim != 2 for part in maps):
         raise ValueError(f"{data} has maps with several channels, but the model expects one")
     return maps, tuple(found.skipped)
-
-
-def _evaluate_maps(options: argparse.Namespace, model: "CausalFlow") -> int:
-    """Score label maps under a causal flow."""
-    from collections import Counter, defaultdict
-
-    import numpy as np
-
-    if options.data in NAMED:
-        raise ValueError(f"{options.model} is a model of label maps; pass a folder of maps, not {options.data}")
-    maps, skipped = read_maps(options.data)
-    maps = maps[: options.count]
-    for line in skipped:
-        print(f"skipped: {line}", file=sys.stderr)
-    totals, ranks, rank_bits = [], np.zeros(7), np.zeros(7)
-    counts: Counter[int] = Counter()
-    costs: defaultdict[int, float] = defaultdict(float)
-    for one in progress(maps, len(maps), "scoring", "map"):
-        found = model.explain(one)
-        totals.append((float(found.bits.sum(dtype=np.float64)), one.size))
-        ranks += np.bincount(found.ranks.ravel(), minlength=7)
-        rank_bits += np.bincount(found.ranks.ravel(), weights=found.bits.ravel(), minlength=7)
-        labels, place = np.unique(one, return_inverse=True)
-        for label, times, taken in zip(
-            labels.tolist(),
-            np.bincount(place.ravel()),
-            np.bincount(place.ravel(), weights=found.bits.ravel()),
-            strict=True,
-        ):
-            counts[label] += int(times)
-            costs[label] += float(taken)
-    bits, sizes = np.array(totals).T
-    mean = bits.sum() / sizes.sum()
-    error = float(np.sqrt(((bits - mean * sizes) ** 2).sum()) / sizes.sum()) if len(maps) > 1 else None
-    classes = [
-        {"class": str(label), "share": counts[label] / sizes.sum(), "bits_per_symbol": costs[label] / counts[label]}
-        for label, _ in counts.most_common(40)
-    ]
-    rows = [
-        {"rank": rank, "share": ranks[rank] / sizes.sum(), "bits": rank_bits[rank] / sizes.sum()}
-        for rank in range(7)
-        if ranks[rank]
-    ]
-    lines = [
-        f"{mean:.5f}{'' if error is None else f' ± {error:.5f}'} bits per pixel: {len(maps)} maps, "
-        f"{int(sizes.sum())} pixels",
-        "",
-        "| rank of the label in the prediction | share of pixels | bits per pixel of the map |",
-        "|---|---|---|",
-        *(f"| {row['rank']} | {row['share']:.3%} | {row['bits']:.5f} |" for row in rows),
-        "",
-        "| class | share of pixels | bits per pixel of the class |",
-        "|---|---|---|",
-        *(f"| {row['class']} | {row['share']:.2%} | {row['bits_per_symbol']:.5f} |" for row in classes),
-    ]
-    result: dict[str, Any] = {
-        "bits_per_dim": mean, "standard_error": error, "samples": len(maps), "symbols": int(sizes.sum()),
-        "ranks": rows, "classes": classes, "left_out": list(skipped),
-    }  # fmt: skip
-    if options.compare:
-        from ddf.archive import ArchiveWriter
-        from ddf.peers import peers
-
-        buffer = io.BytesIO()
-        with ArchiveWriter(buffer, model, verify=False) as archive:
-            for one in maps:
-                archive.add(one)
-        rivals = {"ddf, in one archive": 8 * len(buffer.getvalue()) / sizes.sum()}
-        if all(one.min() >= 0 and one.max() < 256 for one in maps):
-            for name, encode in peers().items():
-                rivals[name] = 8 * sum(len(encode(one.astype(np.uint8))) for one in maps) / sizes.sum()
-        result["others"] = rivals
-        lines += ["", "| codec, each map on its own | bits per pixel |", "|---|---|"]
-        lines += [f"| {name} | {value:.5f} |" for name, value in rivals.items()]
-    print_result(options, result, *lines)
-    return 0
 
 
 def _batches(samples: "list[Array]") -> "list[Array]":
@@ -301,23 +275,27 @@ def _class_names(model: "Flow | IntegerFlow") -> list[str]:
     ]
 
 
-def _compare(model: "Flow | IntegerFlow", samples: "list[Array]", pixels: int) -> dict[str, float]:
+def _compare(model: Any, samples: "list[Array]", symbols: int) -> dict[str, float]:
     """Return the bits per symbol of an archive, if the model can compress, and of other codecs."""
     import numpy as np
 
-    from ddf.archive import ArchiveWriter
-    from ddf.exact import IntegerFlow
+    from ddf.archive import ArchiveWriter, Codec
+    from ddf.labelmaps import CausalFlow
     from ddf.peers import peers
 
+    causal = isinstance(model, CausalFlow)
     found = {}
-    if isinstance(model, IntegerFlow):
+    codec: object = model
+    if isinstance(codec, Codec):
         buffer = io.BytesIO()
-        with ArchiveWriter(buffer, model, verify=False) as archive:
+        with ArchiveWriter(buffer, codec, verify=False) as archive:
             for part in samples:
-                archive.add(model.classes.to_values(part[0]))
-        found["ddf, in one archive"] = 8 * len(buffer.getvalue()) / pixels
-    pictures = all(part.ndim == 4 and part.shape[1] == 1 for part in samples)
-    small = [np.ascontiguousarray((part[0, 0] if pictures else part).astype(np.uint8)) for part in samples]
+                archive.add(part if causal else model.classes.to_values(part[0]))
+        found["ddf, in one archive"] = 8 * len(buffer.getvalue()) / symbols
+    if any(part.min() < 0 or part.max() > 255 for part in samples):
+        return found  # other codecs take bytes
+    pictures = causal or all(part.ndim == 4 and part.shape[1] == 1 for part in samples)
+    small = [np.ascontiguousarray(part[0, 0] if pictures and not causal else part, np.uint8) for part in samples]
     for name, encode in peers(pictures).items():
-        found[name] = 8 * sum(len(encode(part)) for part in small) / pixels
+        found[name] = 8 * sum(len(encode(part)) for part in small) / symbols
     return found
