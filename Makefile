@@ -43,9 +43,9 @@ dist: .venv/ready
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf site dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf site dist demo .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# Created anew when the dependencies change.
+# Recreated when the dependencies change.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,plot,remote,dev,docs]"

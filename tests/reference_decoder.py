@@ -1,6 +1,6 @@
 """A second decoder of ddf archives, from docs/format.md, in plain NumPy: without torch, numba, constriction or ddf.
 
-It is slow and meant to be read. `decode(archive, model)` returns the arrays of an archive and their names.
+It is slow and written to be read. `decode(archive, model)` returns the arrays of an archive and their names.
 Label maps are decoded in `reference_labelmaps`.
 """
 

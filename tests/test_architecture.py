@@ -1,4 +1,4 @@
-"""Imports point in one direction, as drawn in docs/architecture.md."""
+"""Imports point in one direction, as documented in docs/architecture.md."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "ddf"
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
-# A module imports only from its own room and from rooms on the lines above.
+# Packages and modules by level: each imports only from itself and from those on the lines above.
 ROOMS = [
     line.split()
     for line in """
@@ -46,7 +46,7 @@ def room_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Return the rooms that a module imports from, including imports in functions and for type checkers."""
+    """Return the packages and modules that a module imports from, also in functions and for type checkers."""
     found = set()
     for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ddf":
@@ -59,9 +59,9 @@ def imports_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
-def test_imports_point_to_rooms_above(path: Path) -> None:
+def test_imports_point_upward(path: Path) -> None:
     room = room_of(path)
-    assert room in LEVEL, f"{room} is a new room: add it to ROOMS and to docs/architecture.md"
+    assert room in LEVEL, f"{room} is new: add it to ROOMS and to docs/architecture.md"
     for other in imports_of(path) - {room}:
         assert LEVEL[other] < LEVEL[room], f"{path} imports {other}, which is not above {room}"
 

@@ -63,7 +63,7 @@ def test_logits_can_be_trained() -> None:
     [
         (lambda: FactorizedCategorical(3, (2, None, 4)), r"needs a fixed size, not the shape \(2, None, 4\)"),
         (lambda: FactorizedCategorical(0, (2,)), "num_classes=0"),
-        (lambda: FactorizedCategorical(3, ()), r"the shape \(\) has no number of channels"),
+        (lambda: FactorizedCategorical(3, ()), r"the shape \(\) does not include a number of channels"),
         (lambda: FactorizedCategorical(3, (2,)).fit(torch.zeros(5, 3, dtype=torch.long)), r"\(2,\), .* \(3,\)"),
         (lambda: FactorizedCategorical(3, (2,)).fit(torch.full((5, 2), 3)), "symbols contains the symbol 3"),
         (lambda: FactorizedCategorical(3, (2,)).fit(torch.zeros(5, 2, dtype=torch.long), 0), "smoothing=0"),

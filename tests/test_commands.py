@@ -82,8 +82,8 @@ def model(masks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "5 classes; training on 13 maps, 1 held out for the score" in output
     assert "bits per pixel on held-out data" in output
     assert re.search(r"The pretrained model reaches 0\.\d+ bits per pixel", output)
-    assert "Warning: 13 training maps are few" in output
-    assert "Warning: 400 training steps are few" in output
+    assert "Warning: only 13 training maps" in output
+    assert "Warning: only 400 training steps" in output
     assert f"Next: {shlex.join(['ddf', 'compress', str(masks)])} -o out.ddf" in output
     assert not list(run.glob("state-*"))
     return run / "model.safetensors"
@@ -147,6 +147,34 @@ def test_a_traceback_is_printed_on_request(tmp_path: Path) -> None:
     assert "missing.ddf" in done.stderr.splitlines()[-1]
 
 
+def test_modules_with_layers_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "own_layers.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from ddf.layers import LayerSpec, Shuffle\n"
+        "class Swap(Shuffle):\n"
+        "    def __init__(self): super().__init__(2, permutation=[1, 0])\n"
+        "@dataclass(frozen=True)\n"
+        "class SwapSpec(LayerSpec, builds=Swap):\n"
+        "    def build(self, num_classes, shape): return Swap()\n"
+        "if __name__ == '__main__':\n"
+        "    from ddf.spec import FlowSpec\n"
+        "    import own_layers\n"
+        "    FlowSpec(2, (2,), (own_layers.SwapSpec(),)).build().save('swap.safetensors')\n"
+    )
+    subprocess.run([sys.executable, "own_layers.py"], cwd=tmp_path, check=True)
+    inspect = [*DDF, "inspect", "swap.safetensors"]
+    done = subprocess.run(inspect, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "unknown kind 'Swap'; first import the module that defines it (on the command line, --import" in done.stderr
+    done = subprocess.run(
+        [*inspect, "--import", "own_layers"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "Swap" in done.stdout
+    done = subprocess.run([*inspect, "--import", "absent"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--import absent: there is neither an installed module absent nor a file here" in done.stderr
+
+
 # ---- Archives --------------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +199,7 @@ def test_a_folder_is_compressed_and_decompressed(tmp_path: Path, masks: Path, mo
     assert "14 arrays" in ddf("inspect", archive)
 
 
-def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
+def test_the_same_files_produce_the_same_archive(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     for i, suffix in enumerate(["txt", "bin", "npy", "csv", "md"]):
@@ -223,7 +251,7 @@ def test_append_adds_files_and_nothing_is_replaced_without_force(tmp_path: Path,
     some = sorted((masks / "spät").iterdir())
     ddf("compress", some[0], "-o", archive, "--model", model)
     before = archive.read_bytes()
-    assert "--force replaces it" in ddf("compress", some[1], "-o", archive, "--model", model, code=1)
+    assert "use --force to replace it" in ddf("compress", some[1], "-o", archive, "--model", model, code=1)
     assert archive.read_bytes() == before
     ddf("compress", some[1], "-o", archive, "--model", model, "--append")
     assert as_json("list", archive)["names"] == [some[0].name, some[1].name]
@@ -383,7 +411,7 @@ def test_invalid_use_of_archives_is_rejected(tmp_path: Path, masks: Path, model:
         "compress", tmp_path / "empty folder", "-o", tmp_path / "a.ddf", "--model", model, code=1
     )
     assert "required: -o" in ddf("compress", masks, code=2)
-    assert "pass one of them" in ddf(
+    assert "pass only one of them" in ddf(
         "compress", masks, "-o", tmp_path / "a.ddf", "--append", "--force", "--model", model, code=2
     )
     assert "not a positive integer" in ddf("compress", masks, "-o", tmp_path / "a.ddf", "--threads", 0, code=2)
@@ -400,10 +428,10 @@ def test_invalid_use_of_archives_is_rejected(tmp_path: Path, masks: Path, model:
     name = as_json("list", tmp_path / "a.ddf")["names"][0]
     assert "but none was passed" in ddf("extract", tmp_path / "a.ddf", name, "-o", tmp_path / "one", code=1)
     assert not (tmp_path / "one").exists()
-    assert "a.ddf is a file; name a folder" in ddf(
+    assert "a.ddf is a file; specify a folder" in ddf(
         "decompress", tmp_path / "a.ddf", "-o", tmp_path / "a.ddf", "--model", model, code=1
     )
-    assert "is a folder; name the file" in ddf("compress", masks, "-o", tmp_path / "empty folder", code=1)
+    assert "is a folder; specify a file" in ddf("compress", masks, "-o", tmp_path / "empty folder", code=1)
     assert "`ddf list" in ddf("extract", tmp_path / "a.ddf", "no such", "--model", model, code=1)
     assert "is not a ddf archive" in ddf("list", next(masks.rglob("*.png")), code=1)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ddf", "empty folder"]
@@ -412,8 +440,8 @@ def test_invalid_use_of_archives_is_rejected(tmp_path: Path, masks: Path, model:
 def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "bad.ddf", None) as archive:
         archive.add(np.arange(3), "../outside")
-    assert "outside of" in ddf("decompress", tmp_path / "bad.ddf", "-o", tmp_path / "out", code=1)
-    assert "outside of" in ddf("extract", tmp_path / "bad.ddf", "../outside", "-o", tmp_path / "out", code=1)
+    assert "written outside" in ddf("decompress", tmp_path / "bad.ddf", "-o", tmp_path / "out", code=1)
+    assert "written outside" in ddf("extract", tmp_path / "bad.ddf", "../outside", "-o", tmp_path / "out", code=1)
     assert [file.name for file in tmp_path.iterdir()] == ["bad.ddf"]
 
 
@@ -430,7 +458,7 @@ def test_recovery_keeps_everything_that_can_be_written(tmp_path: Path) -> None:
     with ArchiveWriter(tmp_path / "odd.ddf", None) as archive:
         for i, name in enumerate(["", "a/b", "../outside", "a//b", "x" * 300, "000000", "fine"]):
             archive.add(np.full(3, i, dtype=np.uint8), name)
-    assert "outside of" in ddf("decompress", tmp_path / "odd.ddf", "-o", tmp_path / "out", code=1)
+    assert "written outside" in ddf("decompress", tmp_path / "odd.ddf", "-o", tmp_path / "out", code=1)
     output = ddf("recover", tmp_path / "odd.ddf", "-o", tmp_path / "saved", code=1)
     assert output.count("lost: ") == 4
     assert "3 files\n3 of them as npy arrays" in output
@@ -485,7 +513,7 @@ def test_samples_and_explanations_are_written(tmp_path: Path, masks: Path, model
     first = np.load(tmp_path / "a.npy")
     assert first.shape == (3, 20, 31)
     assert np.array_equal(first, np.load(tmp_path / "b.npy"))
-    assert "already exists; --force replaces it" in ddf("sample", model, "-o", tmp_path / "a.npy", code=1)
+    assert "already exists; use --force to replace it" in ddf("sample", model, "-o", tmp_path / "a.npy", code=1)
     ddf("sample", model, "-n", 3, "-o", tmp_path / "a.png", "--size", "20x31", "--seed", 4)
     with Image.open(tmp_path / "a.png") as image:
         colors = {color for _, color in image.convert("RGB").getcolors(1 << 20)}
@@ -596,7 +624,7 @@ def test_training_reports_the_pretrained_model_and_warnings_as_json(tmp_path: Pa
     assert found["test_bits"] > 0
     assert found["shipped_bits"] > 0
     assert found["bytes"] < (tmp_path / "run" / "model.safetensors").stat().st_size
-    assert [warning.split()[1] for warning in found["warnings"]] == ["3", "5"]
+    assert [warning.split()[2] for warning in found["warnings"]] == ["3", "5"]
     assert load(found["model"]).num_classes == 0
 
 
@@ -608,7 +636,7 @@ def test_splits_are_read_from_folder_names(tmp_path: Path) -> None:
     assert "training on 5 maps, 2 held out" in output
 
 
-def test_an_interrupted_training_resumes(tmp_path: Path, masks: Path) -> None:
+def test_interrupted_training_resumes(tmp_path: Path, masks: Path) -> None:
     def command(run: str) -> list[object]:
         return ["train", masks, "-o", tmp_path / run, "--steps", 400, "--device", "cpu"]
 
@@ -633,7 +661,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, masks: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_an_interrupted_compression_leaves_nothing(
+def test_interrupted_compression_leaves_no_files(
     tmp_path: Path, masks: Path, model: Path, number: signal.Signals
 ) -> None:
     many = tmp_path / "many"

@@ -1,4 +1,4 @@
-"""Every loader reads small files, and refuses malformed ones."""
+"""Every loader reads small files and rejects malformed ones."""
 
 import gzip
 import importlib
@@ -51,9 +51,9 @@ def test_idx_files_are_read(zipped: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda raw: raw[:-1], "has 59 bytes of data, but its header claims 60"),
+        (lambda raw: raw[:-1], "has 59 bytes of data, but its header declares 60"),
         (lambda raw: raw + b"x", "has 61 bytes of data"),
-        (lambda raw: raw[:7], "is cut off in its header"),
+        (lambda raw: raw[:7], "is truncated in its header"),
         (lambda raw: b"\x00\x00\x0d" + raw[3:], "is not an idx file of bytes: it begins with 00 00 0d 03"),
         (lambda raw: b"", "it begins with nothing"),
         (lambda raw: gzip.compress(raw)[:-9], "is a damaged gzip file"),
@@ -185,7 +185,7 @@ def test_a_folder_of_palette_images(tmp_path: Path) -> None:
         assert np.array_equal(found.classes.to_values(symbols), array)
 
 
-def test_palettes_that_disagree_are_named(tmp_path: Path) -> None:
+def test_palettes_that_disagree_are_listed(tmp_path: Path) -> None:
     array = np.array([[0, 8]], np.uint8)
     for i, shift in enumerate((0, 0, 4)):
         palette_image(array, shift).save(tmp_path / f"{i}.png")
@@ -218,7 +218,7 @@ def test_sixteen_bits(tmp_path: Path) -> None:
     assert np.array_equal(found.classes.to_values(found.maps[0]), array)
 
 
-def test_files_that_are_not_label_maps_are_skipped_and_named(tmp_path: Path) -> None:
+def test_files_that_are_not_label_maps_are_skipped_and_listed(tmp_path: Path) -> None:
     good = RNG.integers(0, 5, (16, 16), dtype=np.uint8)
     for i in range(3):
         Image.fromarray(good).save(tmp_path / f"good-{i}.png")
@@ -461,7 +461,7 @@ def test_images_with_a_wrong_suffix_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_large_map_is_read_in_little_memory(tmp_path: Path) -> None:
-    """Its values are never converted to 64 bits each."""
+    """The values are never converted to 64 bits each."""
     for i in range(2):
         Image.fromarray(np.kron(np.eye(4, dtype=np.uint8) * (i + 1), np.ones((1000, 1000), np.uint8))).save(
             tmp_path / f"{i}.png"

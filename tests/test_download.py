@@ -1,4 +1,4 @@
-"""Downloads from a local server that breaks off, stalls, or sends the wrong bytes."""
+"""Downloads from a local server that disconnects, stalls or sends the wrong bytes."""
 
 import hashlib
 import threading

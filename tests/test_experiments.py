@@ -243,8 +243,8 @@ def test_a_small_row_from_training_to_report(tmp_path: Path, monkeypatch: pytest
         ([5.0, 5.1], [5.0, 5.1], r"is \*\*not\*\* lower by more than the sum"),
         ([5.0, 5.0], [4.0, 4.0], r"denoising flow is lower by 1.0000, more than"),
         ([4.0, 4.0], [5.0, 5.0], r"Discrete Flow is lower by 1.0000, more than"),
-        ([5.0], [4.0], r"is lower \(\+1.0000\), but a single seed"),
-        ([4.0], [5.0, 5.0], r"is \*\*not\*\* lower \(-1.0000\), but a single seed"),
+        ([5.0], [4.0], r"is lower \(\+1.0000\), but a standard deviation"),
+        ([4.0], [5.0, 5.0], r"is \*\*not\*\* lower \(-1.0000\), but a standard deviation"),
     ],
 )
 def test_the_report_compares_honestly(df: list[float], ddf: list[float], words: str) -> None:

@@ -79,6 +79,6 @@ def test_an_error_names_a_model_that_needs_torch(tmp_path: Path) -> None:
     )
 
 
-def test_importing_ddf_imports_nothing_heavy() -> None:
+def test_importing_ddf_imports_no_heavy_modules() -> None:
     script = "import sys, ddf; print({'torch', 'numba', 'numpy', 'PIL', 'tqdm', 'filelock'} & set(sys.modules))"
     assert run(script).stdout.strip() == "set()"

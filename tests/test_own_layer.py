@@ -167,3 +167,53 @@ def test_a_layer_that_changes_the_shape_must_implement_follow() -> None:
     assert torch.equal(flow.decode(flow.encode(x)), x)
     with pytest.raises(TypeError, match="layer 0: Half changes the shape of its input; implement `follow`"):
         analysis.bits_of(flow, x.numpy())
+
+
+class Mistaken(Layer):
+    """A layer with a mistake."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def output_shape(self, shape: Shape) -> Shape:
+        return shape
+
+    def forward(self, x: Tensor, emit: Emit) -> Tensor:
+        return {"range": x + 1, "dtype": x.double(), "inverse": (x + 1) % K}[self.mistake]
+
+    def inverse(self, z: Tensor, draw: Draw) -> Tensor:
+        return z
+
+
+@dataclass(frozen=True)
+class MistakenSpec(LayerSpec, builds=Mistaken):
+    mistake: str
+
+    def build(self, num_classes: int, shape: Shape) -> Mistaken:
+        return Mistaken(self.mistake)
+
+
+def test_mistakes_in_layers_are_reported() -> None:
+    x = torch.randint(K, (20, 2), generator=torch.Generator().manual_seed(0))
+    config = ddf.TrainingConfig(max_epochs=1)
+
+    def flow(mistake: str) -> ddf.Flow:
+        return spec.FlowSpec(K, (2,), (MistakenSpec(mistake),)).build()
+
+    with pytest.raises(ValueError, match=r"a layer emits symbols outside 0…2"):
+        flow("range").log_prob(x)
+    with pytest.raises(ValueError, match=r"the output of layer 0, Mistaken contains the symbol 3"):
+        ddf.fit(flow("range"), x, config=config, device="cpu")
+    with pytest.raises(TypeError, match=r"layer 0: Mistaken returned torch.float64, but symbols are integers"):
+        flow("dtype").log_prob(x)
+    with pytest.raises(ddf.DdfError, match="does not restore its input: the `inverse` of a layer must undo"):
+        ddf.export(flow("inverse"), x, config=None)
+
+
+def test_parameters_that_are_not_trained_cause_a_warning() -> None:
+    layer = Mistaken("inverse")
+    layer.scale = nn.Parameter(torch.ones(1))
+    flow = ddf.Flow([layer], ddf.FactorizedCategorical(K, (2,)), (2,))
+    with pytest.warns(UserWarning, match="layer 0: Mistaken has parameters, but only the nets of `Conditional` layers"):
+        ddf.fit(flow, torch.randint(K, (20, 2)), config=ddf.TrainingConfig(max_epochs=1), device="cpu")

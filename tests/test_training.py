@@ -85,7 +85,7 @@ def test_a_split_prior_reaches_the_entropy() -> None:
 
 
 def test_a_discrete_flow_learns_end_to_end() -> None:
-    """x_b = x_a + 2 mod 5 nine times out of ten, which a location can undo. Biased gradients get part of the way."""
+    """x_b = x_a + 2 mod 5 in nine of ten cases, which a location can undo. Biased gradients achieve only part of it."""
     p = torch.full((K, K), 0.1 / (K - 1), dtype=torch.float64)
     for a in range(K):
         p[a, (a + 2) % K] = 0.9

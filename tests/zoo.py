@@ -21,6 +21,7 @@ from ddf.layers import (
     ChannelSplit,
     Conditional,
     DenoisingCoupling,
+    DenoisingSplit,
     Layer,
     ModularCoupling,
     Shuffle,
@@ -76,6 +77,12 @@ class PlainNet(nn.Module):
         return self.readout(features).movedim(-1, 1)
 
 
+def counted(layer: DenoisingSplit, shape: tuple[int, ...]) -> DenoisingSplit:
+    """Fit the tables of a layer to some samples."""
+    x = torch.randint(layer.num_classes, (200, *shape), generator=torch.Generator().manual_seed(7))
+    return layer.set_counts(layer.count([x]), smoothing=0.5)
+
+
 # Name → for K classes, a layer and the shape of a small sample. Maps have 4 symbols and vectors 2: few enough to
 # enumerate all samples.
 LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
@@ -97,6 +104,10 @@ LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
         (4, 1, 1),
     ),
     "modular of a vector": lambda k: (ModularCoupling(mlp(k, 1, modular_outputs(k))), (2,)),
+    "denoising split": lambda k: (DenoisingSplit(dense(k, 2, 2)), (4, 1, 1)),
+    "denoising split, 1 : 3": lambda k: (DenoisingSplit(dense(k, 1, 3), ChannelSplit(1)), (4, 1, 1)),
+    "denoising split, plain net": lambda k: (DenoisingSplit(PlainNet(k), num_classes=k), (2, 2, 1)),
+    "denoising split of a vector": lambda k: (counted(DenoisingSplit(mlp(k, 1, 1)), (2,)), (2,)),
     "split prior, b": lambda k: (SplitPrior(dense(k, 2, 2)), (4, 1, 1)),
     "split prior, a": lambda k: (SplitPrior(dense(k, 2, 2), factor_out="a"), (4, 1, 1)),
     "split prior, b of 1 : 3": lambda k: (SplitPrior(dense(k, 1, 3), "b", ChannelSplit(1)), (4, 1, 1)),
@@ -105,7 +116,7 @@ LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
     "split prior of a vector": lambda k: (SplitPrior(mlp(k, 1, 1), factor_out="a"), (2,)),
 }
 
-LOCALLY_TRAINED = [name for name in LAYERS if name.startswith("denoising")]
+LOCALLY_TRAINED = [name for name, make in LAYERS.items() if type(make(2)[0]).relax is Layer.relax]
 
 
 def as_flow(layer: Layer, shape: tuple[int, ...], k: int, shared: bool = False) -> Flow:
@@ -227,10 +238,23 @@ def vector_flow() -> IntegerFlow:
     return exact(spec.FlowSpec(7, (4,), layers).build())
 
 
+def denoising_split_flow() -> IntegerFlow:
+    net = spec.DenseNetSpec(blocks=2, hidden=16)
+    layers = (spec.SqueezeSpec(), spec.DenoisingSplitSpec(net), spec.SqueezeSpec(), spec.DenoisingSplitSpec(net))
+    flow = exact(spec.FlowSpec(5, (1, 8, 4), layers).build())
+    x = torch.randint(5, (200, 1, 8, 4), generator=torch.Generator().manual_seed(7))
+    for layer in flow.layer_list():
+        if isinstance(layer, DenoisingSplit):
+            layer.set_counts(layer.count([x]), smoothing=0.5)
+        x = layer.carry(x)
+    return IntegerFlow(flow)
+
+
 # Name → an integer flow, and the shape of a small array.
 INTEGER_FLOWS: dict[str, tuple[Callable[[], IntegerFlow], tuple[int, ...]]] = {
     "any-size": (any_size_flow, (12, 20)),
     "couplings": (coupling_flow, (8, 6)),
+    "denoising splits": (denoising_split_flow, (8, 4)),
     "vectors": (vector_flow, (4,)),
 }
 

@@ -1,6 +1,6 @@
 """Discrete Denoising Flows: exact-likelihood models of categorical data that score, sample and compress.
 
-Read `permutation`, `layers` and `flow` in that order to have read the paper.
+To understand the method, read `permutation`, `layers` and `flow`, in that order.
 """
 
 __all__ = [

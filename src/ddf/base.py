@@ -34,7 +34,7 @@ class FactorizedCategorical(Freezable):
     def __init__(self, num_classes: int, shape: Shape, shared: bool = False) -> None:
         super().__init__()
         if not shape or shape[0] is None:
-            raise ValueError(f"FactorizedCategorical: the shape {shape} has no number of channels")
+            raise ValueError(f"FactorizedCategorical: the shape {shape} does not include a number of channels")
         check_size("FactorizedCategorical", num_classes=num_classes, channels=shape[0])
         check_size("FactorizedCategorical", **{f"shape[{i}]": size for i, size in enumerate(shape) if size is not None})
         self.num_classes = num_classes

@@ -1,4 +1,4 @@
-"""Load flows from model files without trusting them: everything is compared with the spec before memory is taken."""
+"""Load flows from untrusted model files: everything is checked against the spec before memory is allocated."""
 
 __all__ = ["flow_from_bytes", "outline"]
 
@@ -62,7 +62,7 @@ def _restore(header: dict[str, Any], tensors: dict[str, Tensor]) -> Flow:
 def outline(
     spec: FlowSpec, tensors: Mapping[str, Sequence[int]], convert: Callable[[nn.Module], nn.Module] = lambda net: net
 ) -> Flow:
-    """Build a flow for the tensors of a file, after checking that they are those that it needs.
+    """Build a flow for the tensors of a file, after checking that they are the ones that it needs.
 
     This takes no more time and memory than the tensors: the weights of the nets and of the base are on PyTorch's meta
     device, and each layer is compared with its tensors before the next one is built.

@@ -44,7 +44,7 @@ class Classes:
             raise ValueError(f"Classes: values={self.values} must be distinct integers, at least one")
         for value in self.values:
             if not -(1 << 63) <= value < 1 << 63:
-                raise ValueError(f"Classes: the value {value} does not fit into 64 bits with a sign")
+                raise ValueError(f"Classes: the value {value} does not fit into a signed 64-bit integer")
         for name in ("names", "colors"):
             if getattr(self, name) and len(getattr(self, name)) != len(self.values):
                 raise ValueError(f"Classes: {len(getattr(self, name))} {name} for {len(self.values)} values")
@@ -153,7 +153,7 @@ class Columns:
 
 
 def classes_from_plain(plain: Any) -> Classes | Columns:
-    """Convert what `to_plain` returned to classes; refuse anything else."""
+    """Convert what `to_plain` returned to classes; raise an error for anything else."""
     if not isinstance(plain, dict):
         raise ValueError(f"classes must be a JSON object, not {plain!r}")
     if "columns" in plain:
@@ -164,7 +164,7 @@ def classes_from_plain(plain: Any) -> Classes | Columns:
         return Columns(names, columns)
     colors = tuple(_listed({"colors": color}, "colors", int) for color in _listed(plain, "colors", list))
     if any(len(color) != 3 or not 0 <= min(color) <= max(color) <= 255 for color in colors):
-        raise ValueError("the colors of classes are three integers from 0 to 255 each")
+        raise ValueError("the colors of classes must be three integers from 0 to 255 each")
     return Classes(_listed(plain, "values", int), _listed(plain, "names", str), colors)
 
 
@@ -172,5 +172,7 @@ def _listed(plain: dict[str, Any], name: str, kind: type) -> tuple[Any, ...]:
     """Return the items of a list in plain data, all of which must be of one type."""
     found = plain[name]
     if not isinstance(found, list) or any(type(item) is not kind for item in found) or len(found) > MOST_CLASSES:
-        raise ValueError(f"the {name} of classes are a list of at most {MOST_CLASSES} {kind.__name__}, not {found!r}")
+        raise ValueError(
+            f"the {name} of classes must be a list of at most {MOST_CLASSES} {kind.__name__}, not {found!r}"
+        )
     return tuple(found)

@@ -14,6 +14,7 @@ __all__ = [
     "NotLabelMapError",
     "RunConflictError",
     "TrainingError",
+    "UnknownKindError",
     "WrongModelError",
 ]
 
@@ -39,7 +40,7 @@ class DownloadError(DdfError, OSError):
 
 
 class InvalidCodeError(DdfError, ValueError):
-    """Bytes that no encoder writes."""
+    """An invalid code: bytes that no encoder produces."""
 
 
 class LimitError(DdfError, ValueError):
@@ -71,6 +72,10 @@ class RunConflictError(DdfError, ValueError):
 
 class TrainingError(DdfError, RuntimeError):
     """Training that cannot continue."""
+
+
+class UnknownKindError(DdfError, ValueError):
+    """A flow with a layer, net or other part whose class has not been imported."""
 
 
 class WrongModelError(DdfError, ValueError):

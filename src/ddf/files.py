@@ -39,7 +39,7 @@ class PartFile:
             raise type(error)(error.errno, f"cannot write {self.path}: {error.strerror}") from error
 
     def _check(self) -> os.stat_result | None:
-        """Return the status of the file to replace, or None if there is none; refuse what is not a regular file."""
+        """Return the status of the file to replace, None if it does not exist; reject all but regular files."""
         try:
             status = self.path.lstat()
         except FileNotFoundError:
@@ -47,7 +47,7 @@ class PartFile:
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(f"{self.path} is a folder, not a file")
         if not stat.S_ISREG(status.st_mode):
-            raise FileExistsError(f"{self.path} is not a regular file and is never replaced: name another file")
+            raise FileExistsError(f"{self.path} is not a regular file and is never replaced: specify another file")
         if not self.overwrite:
             raise FileExistsError(f"{self.path} already exists")
         return status

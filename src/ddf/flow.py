@@ -115,6 +115,8 @@ class Flow(nn.Module):
         for i, layer in enumerate(self.layer_list()):
             with in_layer(i):
                 x = layer(x, emit)
+                if x.is_floating_point():
+                    raise TypeError(f"{type(layer).__name__} returned {x.dtype}, but symbols are integers")
             yield layer, x
 
     def to_data(self, batch: int, shape: Shape, draw: Draw) -> Tensor:
@@ -160,7 +162,10 @@ class Flow(nn.Module):
                 nonlocal total
                 total = total + log_probs(symbols, logits).flatten(1).sum(1)
 
-            self.to_latents(x, emit)
+            try:
+                self.to_latents(x, emit)
+            except IndexError as error:
+                raise ValueError(f"a layer emits symbols outside 0…{self.num_classes - 1}: {error}") from error
             return total
 
         return torch.cat([score(batch) for batch in self._batches(x, batch_size)])

@@ -136,14 +136,14 @@ def without_pixel_limit() -> Iterator[None]:
 
 
 def _has_other_chunks(data: bytes) -> bool:
-    """Return whether a PNG file has chunks or bytes besides its pixels; refuse damaged chunks, which Pillow accepts."""
+    """Return whether a PNG file has chunks or bytes besides its pixels; reject damaged chunks, which Pillow accepts."""
     position = 8
     types = set()
     while b"IEND" not in types:
         size = int.from_bytes(data[position : position + 4], "big")
         chunk = data[position + 4 : position + 8 + size]
         if len(chunk) < 4 + size or zlib.crc32(chunk) != int.from_bytes(data[position + 8 + size :][:4], "big"):
-            raise ValueError("a chunk is cut off or does not match its checksum")
+            raise ValueError("a chunk is truncated or does not match its checksum")
         types.add(chunk[:4])
         position += 12 + size
     return bool(types - _PNG_CHUNKS) or position != len(data)

@@ -1,4 +1,4 @@
-"""Attributes that are computed when they are first used."""
+"""Attributes that are computed on first use."""
 
 __all__ = ["lazy"]
 

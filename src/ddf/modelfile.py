@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddf.errors import DamagedFileError, LimitError
+from ddf.errors import DamagedFileError, LimitError, UnknownKindError
 from ddf.files import atomic_write
 from ddf.shapes import Array
 
 FORMAT = 1
-"""The version of the file format. Newer versions are refused."""
+"""The version of the file format. Newer versions are rejected."""
 
 _INCOMPLETE = "{} is not a model file, or it is damaged (not a complete safetensors file)"
 _KEY = "ddf"  # the one metadata key
@@ -80,7 +80,7 @@ def kind_of_file(data: bytes, name: str) -> object:
 
 
 def read(path: str | PathLike[str]) -> bytes:
-    """Return the contents of a model file. Other files are refused before they are read completely, if possible."""
+    """Return the contents of a model file. If possible, other files are rejected before they are read completely."""
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file")
     with Path(path).open("rb") as file:
@@ -105,6 +105,8 @@ def reading(message: str) -> Iterator[None]:
     """
     try:
         yield
+    except UnknownKindError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise DamagedFileError(f"{message}: {_brief(reason)}") from error
@@ -151,7 +153,7 @@ def arrays_from_bytes(data: bytes, name: str) -> tuple[dict[str, Array], dict[st
     arrays = {}
     for key, entry in entries.items():
         if entry.dtype not in _NUMPY:
-            raise DamagedFileError(f"{name}: {key} has the dtype {entry.dtype}, which NumPy does not have")
+            raise DamagedFileError(f"{name}: {key} has the dtype {entry.dtype}, which NumPy does not support")
         arrays[key] = np.frombuffer(entry.data, dtype=_NUMPY[entry.dtype]).reshape(entry.shape).copy()
     return arrays, header
 
@@ -195,10 +197,10 @@ def unpack(data: bytes, name: str) -> tuple[dict[str, Entry], dict[str, Any]]:
 def _header_size(head: bytes | memoryview, name: str) -> int:
     """Return the size of the header of a file that begins with these 8 bytes."""
     if head[:4] == _ARCHIVE:
-        raise DamagedFileError(f"{name} is an archive, not a model file: open it with ddf.Archive")
+        raise DamagedFileError(f"{name} is an archive, not a model file")
     size = int.from_bytes(head, "little")
     if len(head) < 8 or size > _LONGEST_HEADER:
-        raise DamagedFileError(_INCOMPLETE.format(name) + ": its header is cut off")
+        raise DamagedFileError(_INCOMPLETE.format(name) + ": its header is truncated")
     return size
 
 
@@ -208,7 +210,7 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
     size = _header_size(view[:8], name)
     with reading(_INCOMPLETE.format(name)):
         if size > len(view) - 8:
-            raise ValueError("its header is cut off")
+            raise ValueError("its header is truncated")
         table = _from_json(str(view[8 : 8 + size], "utf-8"))
         header = _from_json(table.pop("__metadata__", {}).get(_KEY, "null"))
         values = view[8 + size :]
@@ -223,7 +225,7 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
             if not small or prod(max(1, side) for side in shape) * _SIZES[dtype] > _LARGEST:
                 raise ValueError(f"{key} has the shape {shape}, which is too large")
             if first != end or last - first != prod(shape) * _SIZES[dtype] or last > len(values):
-                raise ValueError(f"{key} is cut off or misplaced")
+                raise ValueError(f"{key} is truncated or misplaced")
             entries[key] = Entry(dtype, shape, values[first:last])
             end = last
         if end != len(values):
@@ -238,7 +240,7 @@ def _parse(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
 
 
 def _from_json(text: str) -> Any:
-    """Parse JSON; refuse duplicate keys and excessive nesting."""
+    """Parse JSON; reject duplicate keys and excessive nesting."""
     value = json.loads(text, object_pairs_hook=_object)
     _check_depth(value)
     return value

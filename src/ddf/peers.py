@@ -81,7 +81,7 @@ def _oxipng(part: Array) -> bytes:
 
 def _jpeg_xl(effort: int) -> Callable[[Array], bytes]:
     def encode(part: Array) -> bytes:
-        import pillow_jxl  # noqa: F401  (which teaches Pillow the format)
+        import pillow_jxl  # noqa: F401  (which registers the format with Pillow)
 
         return _saved(_picture(part), "JXL", lossless=True, effort=effort)
 

@@ -1,7 +1,7 @@
 """Modules as plain data: a spec for every class of module, and specs as JSON.
 
-A spec is a frozen dataclass whose fields have the names of the module's attributes. A class of specs registers by
-subclassing, `class MySpec(LayerSpec, builds=MyLayer)`, and is recognized in files from then on.
+A spec is a frozen dataclass whose fields have the same names as the module's attributes. A spec class is registered
+by subclassing, `class MySpec(LayerSpec, builds=MyLayer)`, and is then recognized in files.
 """
 
 __all__ = ["MOST_LAYERS", "Spec", "describe", "from_plain", "register", "to_plain"]
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from torch import nn
 
-from ddf.errors import LimitError
+from ddf.errors import LimitError, UnknownKindError
 
 MOST_LAYERS = 4096
 """The largest number of layers of a flow in a file."""
@@ -88,10 +88,12 @@ def from_plain(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kind = value.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(
-            f"unknown kind {kind!r} in the spec of a flow; known are {', '.join(sorted(_KINDS))}. Import the module "
-            "that defines it first"
+    if not isinstance(kind, str):
+        raise ValueError(f"unknown kind {kind!r} in the spec of a flow")
+    if kind not in _KINDS:
+        raise UnknownKindError(
+            f"the flow contains the unknown kind {kind[:60]!r}; first import the module that defines it (on the "
+            "command line, --import MODULE)"
         )
     options = {name: from_plain(item) for name, item in value.items() if name != "kind"}
     known = {field.name: field for field in fields(_KINDS[kind])}
@@ -100,7 +102,7 @@ def from_plain(value: Any) -> Any:
             raise ValueError(f"{kind} has no option {name!r}; it has {', '.join(known) or 'none'}")
     for name, field in known.items():
         if name not in options and field.default is MISSING:
-            raise ValueError(f"{kind} lacks its option {name!r}")
+            raise ValueError(f"{kind} is missing the option {name!r}")
     hints = _hints(kind)
     for name, option in options.items():
         if not _has_type(option, hints[name]):

@@ -1,4 +1,4 @@
-"""Progress of long tasks on standard error: a bar on a terminal, a line now and then in a log."""
+"""Progress of long tasks on standard error: a bar on a terminal, occasional lines in a log."""
 
 __all__ = ["Progress"]
 

@@ -23,7 +23,7 @@ def check_size(owner: str, **sizes: int) -> None:
 
 
 def check_bytes(what: str, size: int, max_bytes: int) -> None:
-    """Refuse an array that is larger than the limit."""
+    """Raise an error for an array that is larger than the limit."""
     if size > max_bytes:
         raise LimitError(
             f"{what}: {size:,} bytes, but the limit is {max_bytes:,}; pass a larger one (--max-size, in Python "

@@ -2,6 +2,7 @@
 
 __all__ = [
     "DenoisingCouplingSpec",
+    "DenoisingSplitSpec",
     "DenseNetSpec",
     "FactorizedCategoricalSpec",
     "FlowSpec",
@@ -19,6 +20,7 @@ from ddf.base import FactorizedCategoricalSpec
 from ddf.flow import FlowSpec
 from ddf.layers import (
     DenoisingCouplingSpec,
+    DenoisingSplitSpec,
     LayerSpec,
     ModularCouplingSpec,
     ShuffleSpec,

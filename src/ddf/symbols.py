@@ -57,7 +57,8 @@ def check_symbols(x: Tensor, num_classes: int, name: str = "x") -> Tensor:
 def one_hot(x: Tensor, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Convert symbols (batch, channels, \\*spatial) to one-hot vectors (batch, K, channels, \\*spatial).
 
-    No other code does this. The class axis comes second, as in logits, so the order of channels and space is kept.
+    This is the only function that does so. The class axis comes second, as in logits, so the order of channels and
+    space is kept.
 
     Examples:
         >>> one_hot(torch.tensor([[2, 0]]), num_classes=3)

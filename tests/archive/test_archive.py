@@ -55,7 +55,7 @@ def test_any_array_is_restored(array: np.ndarray) -> None:
 
 
 def test_arrays_of_floats_are_rejected(model: Codec) -> None:
-    with pytest.raises(TypeError, match="an archive holds arrays of integers, but this one has dtype float64"):
+    with pytest.raises(TypeError, match="archives hold arrays of integers, but this array has dtype float64"):
         compress(np.zeros((3, 3)), model)
 
 
@@ -297,7 +297,7 @@ def test_an_embedded_model_must_be_able_to_decode(tmp_path: Path) -> None:
 def test_encoding_is_verified(model: Codec, maps: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     right = type(model).decompress
     monkeypatch.setattr(type(model), "decompress", lambda *arguments: right(*arguments) ^ 1)
-    with pytest.raises(RuntimeError, match="did not decode to itself; nothing was written"):
+    with pytest.raises(RuntimeError, match="did not restore it; nothing was written"):
         compress(maps[0], model)
     compress(maps[0], model, verify=False)
 
@@ -308,7 +308,7 @@ def test_errors_name_bad_arguments(tmp_path: Path, model: Codec) -> None:
         compress(array, "model.safetensors")  # type: ignore[arg-type]
     with pytest.raises(IsADirectoryError, match="is a folder"):
         ArchiveWriter(tmp_path, None)
-    with pytest.raises(ValueError, match="pass one of them"):
+    with pytest.raises(ValueError, match="pass only one of them"):
         ArchiveWriter(tmp_path / "a", None, append=True, overwrite=True)
     with pytest.raises(TypeError, match="to a path or an open file"):
         ArchiveWriter(5, None)  # type: ignore[arg-type]
@@ -316,7 +316,7 @@ def test_errors_name_bad_arguments(tmp_path: Path, model: Codec) -> None:
         ArchiveWriter(tmp_path / "a", None, threads=0)
     with ArchiveWriter(tmp_path / "a", None) as writer:
         writer.add(array, "x")
-        with pytest.raises(TypeError, match="the name of an array is a string, not 5"):
+        with pytest.raises(TypeError, match="the name of an array must be a string, not 5"):
             writer.add(array, 5)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="cannot be encoded as UTF-8"):
             writer.add(array, "\udcff")
@@ -417,7 +417,7 @@ def test_archives_are_read_from_open_files(tmp_path: Path, model: Codec, maps: l
 
 def test_too_many_dimensions_are_rejected() -> None:
     assert decompress(compress(np.zeros((1,) * 32, np.int16), None)).ndim == 32
-    with pytest.raises(ValueError, match="up to 32 dimensions, but this one has 33"):
+    with pytest.raises(ValueError, match="up to 32 dimensions, but this array has 33"):
         compress(np.zeros((1,) * 33, np.int16), None)
 
 

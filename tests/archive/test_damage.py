@@ -50,7 +50,7 @@ def small_archive(model: Codec, **options: object) -> tuple[bytes, dict[str, np.
 
 
 @pytest.mark.parametrize("options", [{}, {"maps_per_block": 2}, {"sha256": True}], ids=["plain", "shared", "sha256"])
-def test_every_changed_byte_is_detected_and_costs_at_most_one_block(model: Codec, options: dict[str, int]) -> None:
+def test_every_changed_byte_is_detected_and_loses_at_most_one_block(model: Codec, options: dict[str, int]) -> None:
     data, expected = small_archive(model, **options)
     assert {block.kind.method for block in Archive(data, model).blocks()} >= {Method.CODEC, Method.LZMA}
     generator = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def test_every_changed_byte_is_detected_and_costs_at_most_one_block(model: Codec
             assert verify(bytes(damaged), model) or harmless  # some bits of a compressed stream have no effect
 
 
-def test_every_truncation_is_detected_and_costs_only_what_is_cut_off(model: Codec) -> None:
+def test_every_truncation_is_detected_and_loses_only_what_is_missing(model: Codec) -> None:
     data, expected = small_archive(model)
     contents = Archive(data, model).contents
     ends = contents.starts + np.array(contents.index.table.sizes)
@@ -231,7 +231,7 @@ def test_a_group_with_a_damaged_table_is_read_using_the_index(tmp_path: Path) ->
     damaged[-20] ^= 1  # the index as well: the arrays of that group are lost
     found, lost = recovered(bytes(damaged))
     assert list(found) == [f"map {i}" for i in range(800) if not 256 <= i < 512]
-    assert any("arrays 256 to 511 are missing" in line for line in lost)
+    assert any("arrays 256 to 511 and their table are missing" in line for line in lost)
 
 
 def test_intact_arrays_of_a_truncated_archive_are_recovered(

@@ -1,4 +1,4 @@
-"""Files are restored from archives unchanged, and whatever is not kept is reported."""
+"""Files are restored from archives unchanged, and everything that is not kept is reported."""
 
 import io
 import os
@@ -159,7 +159,7 @@ def test_images_with_unsupported_content_are_reported(tmp_path: Path) -> None:
     assert sorted(files.stripped) == ["dpi.png", "geo.tif", "text.png"]
 
 
-def test_an_archive_interrupted_at_creation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_interrupted_at_creation_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -1,6 +1,6 @@
-"""Archives that claim more than they contain are rejected before they cost memory or time.
+"""Archives that declare more than they contain are rejected before they use memory or time.
 
-They have the right checksums, as those of an attacker would.
+Their checksums are correct, as an attacker could make them.
 """
 
 import contextlib
@@ -184,7 +184,7 @@ def test_recovery_is_linear_in_the_size_of_the_archive() -> None:
     assert effort[1] < 20 * effort[0]
 
 
-def test_groups_that_claim_the_same_blocks_are_rejected() -> None:
+def test_groups_that_refer_to_the_same_blocks_are_rejected() -> None:
     """Each group is plausible on its own, but the same blocks would be decoded again and again."""
     kind = kind_of(100, method=Method.LZMA)
     data = Header().to_bytes()
@@ -194,7 +194,7 @@ def test_groups_that_claim_the_same_blocks_are_rejected() -> None:
         data += pack_record(GROUP, head, 80_000)
     recovery = recover(data)
     assert list(recovery) == []
-    assert any("claim more than the archive can hold" in line for line in recovery.lost)
+    assert any("declare more than the archive can hold" in line for line in recovery.lost)
 
 
 def test_arrays_larger_than_the_limit_are_rejected(model: Codec) -> None:
@@ -213,7 +213,7 @@ def test_arrays_larger_than_the_limit_are_rejected(model: Codec) -> None:
 
 
 def test_the_default_limit_is_a_gibibyte(model: Codec) -> None:
-    """A few bytes that claim more are rejected before anything is decoded."""
+    """A small archive that declares a larger array is rejected before anything is decoded."""
     kind = Kind(Method.CODEC, U8, (1 << 15, (1 << 15) + 1))
     data = crafted(table_of(kind.to_bytes(), [4]), bytes(8))
     header = Header(model.fingerprint).to_bytes()

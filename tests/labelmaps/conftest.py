@@ -17,13 +17,13 @@ def golden_model(name: str) -> CausalFlow:
 
 @pytest.fixture(scope="session")
 def any_labels() -> CausalFlow:
-    """Return a model of any labels."""
+    """Return a model that accepts any labels."""
     return golden_model("labels-any")
 
 
 @pytest.fixture(scope="session")
 def known() -> CausalFlow:
-    """Return a model of the five classes 7, 0, 255, −1 and 300, in this order."""
+    """Return a model with the five classes 7, 0, 255, −1 and 300, in this order."""
     return golden_model("labels-known")
 
 

@@ -1,4 +1,4 @@
-"""Damaged codes decode to something else or are rejected, without crashes; archives detect every one."""
+"""Damaged codes decode to something else or are rejected, without crashes; archives detect all damage."""
 
 import io
 

@@ -30,7 +30,7 @@ def test_bits_are_returned_for_each_map(any_labels: CausalFlow, maps: list[np.nd
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (1, 3), (3, 1)])
-def test_probabilities_of_all_maps_add_up(known: CausalFlow, shape: tuple[int, int]) -> None:
+def test_probabilities_of_all_maps_add_up_to_one(known: CausalFlow, shape: tuple[int, int]) -> None:
     every = itertools.product(known.classes.values, repeat=math.prod(shape))
     maps = np.array(list(every)).reshape(-1, *shape)
     assert abs(np.exp(known.log_prob(maps)).sum() - 1) < 1e-3

@@ -110,7 +110,7 @@ def test_views_and_byte_orders_are_restored(any_labels: CausalFlow, maps: list[n
 
 
 def test_classes_may_have_any_order_and_exceed_the_dtype(known: CausalFlow, scenes: list[np.ndarray]) -> None:
-    """The model knows 7, 0, 255, −1 and 300, of which uint8 can represent only three."""
+    """The classes of the model are 7, 0, 255, −1 and 300, of which uint8 can represent only three."""
     for scene in scenes:
         inside = np.where((scene < 0) | (scene > 255), 7, scene)
         code = check(known, inside)
@@ -130,7 +130,7 @@ def test_ten_thousand_instances_are_restored(any_labels: CausalFlow) -> None:
 
 
 def test_unlikely_labels_do_not_overflow_the_header(any_labels: CausalFlow) -> None:
-    """Distances between labels that the counters do not expect cost 50 times as much as usual."""
+    """Distances between labels that the counters predict poorly cost 50 times as much as usual."""
     steps = [1 << bits for bits in range(54, -1, -1) for _ in range(400)] + [1 << 55]
     labels = np.cumsum(np.array([0, *steps], dtype=np.uint64))
     for shift in (0, 77):

@@ -62,10 +62,10 @@ class InterruptedTrainingError(Exception):
     pass
 
 
-def test_an_interrupted_training_resumes(
+def test_interrupted_training_resumes(
     few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training interrupted after the second saved state resumes to the same file and deletes the state."""
+    """Training interrupted after the second saved state resumes, writes the same file and deletes the state."""
     uninterrupted = train(few_scenes, SMALL, CLASSES, progress=False)
     monkeypatch.setattr(busy_net, "_KEPT_EVERY", -1)
     keep, kept, resume, resumed = busy_net._keep, [], busy_net._resume, []
@@ -91,7 +91,7 @@ def test_an_interrupted_training_resumes(
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_a_state_of_another_training_is_not_resumed(
+def test_the_state_of_a_different_training_run_is_not_resumed(
     few_scenes: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(busy_net, "_KEPT_EVERY", -1)
@@ -127,7 +127,7 @@ def test_invalid_training_data_is_rejected(few_scenes: list[np.ndarray]) -> None
 
 
 def test_maps_may_have_any_integers(few_scenes: list[np.ndarray]) -> None:
-    """The values of the labels do not affect a model of any labels."""
+    """The values of the labels do not affect a model that accepts any labels."""
     names = np.array([-(2**63), -5, 0, 1000, 2**63 - 1])
     plain, strange = (train(maps, SMALL, progress=False) for maps in (few_scenes, [names[one] for one in few_scenes]))
     assert isinstance(plain, CausalFlow)

@@ -158,7 +158,7 @@ class Table:
 
 
 def squeeze(data: bytes) -> bytes:
-    """Compress a table if that makes it smaller; the first byte tells whether it is compressed."""
+    """Compress a table if that makes it smaller; the first byte indicates whether it is compressed."""
     small = zlib.compress(data, 9)
     return b"\1" + small if len(small) < len(data) else b"\0" + data
 

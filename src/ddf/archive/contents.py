@@ -27,7 +27,6 @@ from ddf.lazy import lazy
 from ddf.shapes import Array
 
 _TAIL = 1 << 16  # bytes read from the end at once: often enough for the whole index
-_HINT = "`recover` may save what is intact"
 
 
 class Contents:
@@ -56,13 +55,13 @@ class Contents:
         size = self.source.size
         footer = self._read(size - FOOTER_SIZE, FOOTER_SIZE) if size >= HEADER_SIZE + FOOTER_SIZE else b""
         if footer[8:] != END:
-            raise self.damaged(f"its end is missing; {_HINT}")
+            raise self.damaged("its end is missing")
         start = int.from_bytes(footer[:8], "little")
         if not HEADER_SIZE <= start < size - FOOTER_SIZE:
-            raise self.damaged(f"its footer is invalid; {_HINT}")
+            raise self.damaged("its footer is invalid")
         record = read_record(self._read, start, size - FOOTER_SIZE)
         if record is None or record.type not in (GROUP, INDEX):
-            raise self.damaged(f"its index does not match its checksum; {_HINT}")
+            raise self.damaged("its index does not match its checksum")
         try:
             if record.type == INDEX:
                 return Index.from_bytes(record.head, size), record
@@ -71,7 +70,7 @@ class Contents:
                 raise ValueError("the group that serves as the index is not the only block")
             return Index(group.table, group.archive, [(record.data, 1)]), record
         except ValueError as error:
-            raise self.damaged(f"its index is invalid ({error}); {_HINT}") from error
+            raise self.damaged(f"its index is invalid ({error})") from error
 
     def damaged(self, why: str) -> DamagedArchiveError:
         """Return the error for a damaged archive."""

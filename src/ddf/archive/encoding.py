@@ -28,11 +28,11 @@ _BAND = 1 << 24  # values; larger arrays are encoded in bands
 
 
 def kind_of(array: Array, shared: bool = False) -> Kind:
-    """Return the kind of an array, uncompressed; refuse what is not an array of integers."""
+    """Return the kind of an uncompressed array; raise an error unless it is an array of integers."""
     if array.dtype.kind not in "iub":
-        raise TypeError(f"an archive holds arrays of integers, but this one has dtype {array.dtype}")
+        raise TypeError(f"archives hold arrays of integers, but this array has dtype {array.dtype}")
     if array.ndim > MAX_DIMENSIONS:
-        raise ValueError(f"an archive holds arrays of up to {MAX_DIMENSIONS} dimensions, but this one has {array.ndim}")
+        raise ValueError(f"archives hold arrays of up to {MAX_DIMENSIONS} dimensions, but this array has {array.ndim}")
     return Kind(Method.RAW, DTYPES.index(array.dtype.newbyteorder("<").str), array.shape, shared)
 
 
@@ -64,7 +64,7 @@ def encode_blocks(
         some = [arrays[i] for i in part]
         block = _smallest(kind, some, found)
         if verify and not _decodes_to(codec, block, some):
-            raise RuntimeError("an array did not decode to itself; nothing was written")
+            raise RuntimeError("decoding an array did not restore it; nothing was written")
         blocks.append(block)
     return blocks
 

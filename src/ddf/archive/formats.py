@@ -58,7 +58,7 @@ class FileFormat:
         try:
             found = cls._parse(data)
         except IndexError as error:
-            raise ValueError("a file format is cut off") from error
+            raise ValueError("a file format is truncated") from error
         if found.to_bytes() != data:
             raise ValueError("a file format is invalid or was written by a newer version of ddf")
         return found

@@ -1,4 +1,4 @@
-"""Limits on what an archive may claim, which are checked before memory or time is spent."""
+"""Limits on the sizes and counts in an archive, which are checked before memory or time is spent."""
 
 __all__ = [
     "DEFAULT_MAX_BYTES",

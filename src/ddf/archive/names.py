@@ -9,9 +9,9 @@ _WEIGHT = 64  # bytes of memory for each name in addition to its text
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of an array."""
+    """Raise an error for an invalid name of an array."""
     if not isinstance(name, str):
-        raise TypeError(f"the name of an array is a string, not {name!r}")
+        raise TypeError(f"the name of an array must be a string, not {name!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
@@ -76,7 +76,7 @@ def unpack_names(data: bytes, position: int, count: int, limit: int) -> tuple[li
     last = b""
     for prefix, suffix, length in zip(prefixes.tolist(), suffixes.tolist(), rests.tolist(), strict=True):
         if prefix + suffix > len(last) or position + length > len(data):
-            raise ValueError("a name is cut off")
+            raise ValueError("a name is truncated")
         size = prefix + suffix + length
         limit -= size + _WEIGHT
         if size > MAX_NAME or limit < 0:

@@ -1,4 +1,4 @@
-"""Write files into a folder and never outside of it."""
+"""Write files into a folder and never outside it."""
 
 __all__ = ["OutputFolder"]
 
@@ -22,7 +22,7 @@ _UNSUPPORTED = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno
 class OutputFolder:
     """Writes files whose names come from an archive.
 
-    Files are written atomically and never outside of the folder: links inside it are not followed.
+    Files are written atomically and never outside the folder: links inside it are not followed.
 
     Arguments:
         path: The folder, which is created if needed.
@@ -33,10 +33,10 @@ class OutputFolder:
         self.path = Path(path)
         self.overwrite = overwrite
         if self.path.exists() and not self.path.is_dir():
-            raise NotADirectoryError(f"{self.path} is a file; name a folder to write to")
+            raise NotADirectoryError(f"{self.path} is a file; specify a folder to write to")
 
     def place(self, name: str) -> Path:
-        """Return the path of a file; refuse names that lead out of the folder."""
+        """Return the path of a file; raise an error for a name that leads out of the folder."""
         relative = PurePosixPath(name)
         foreign = os.name == "nt" and re.search(r'[\\:<>"|?*]', name)
         if any(len(part.encode()) > _MAX_PART for part in relative.parts):
@@ -46,12 +46,12 @@ class OutputFolder:
             )
         if relative.is_absolute() or ".." in relative.parts or not relative.name or foreign or "\0" in name:
             raise DamagedArchiveError(
-                f"the archive contains a file {name!r}, which would be written outside of {self.path}"
+                f"the archive contains a file {name!r}, which would be written outside {self.path}"
             )
         return self.path / relative
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse names that lead out of the folder, that conflict with one another, or that already exist."""
+        """Raise an error for names that lead out of the folder, conflict with one another, or already exist."""
         taken: dict[Path, str] = {}
         folders: dict[Path, str] = {}
         for name in names:
@@ -72,7 +72,7 @@ class OutputFolder:
 
     @staticmethod
     def _exists(place: Path) -> FileExistsError:
-        return FileExistsError(f"{place} already exists; --force (in Python overwrite=True) replaces it")
+        return FileExistsError(f"{place} already exists; use --force (in Python, overwrite=True) to replace it")
 
     def write(self, name: str, data: bytes) -> Path:
         """Write a file and return its path."""
@@ -145,7 +145,7 @@ class OutputFolder:
         """Write a file on a system that cannot open folders."""
         place.parent.mkdir(parents=True, exist_ok=True)
         if self.path.resolve() not in place.parent.resolve().parents and self.path.resolve() != place.parent.resolve():
-            raise FileExistsError(f"{place.parent} is a link to a folder outside of {self.path}")
+            raise FileExistsError(f"{place.parent} is a link to a folder outside {self.path}")
         self._check_target(place, place.lstat)
         part = place.with_name(f".ddf-{secrets.token_hex(8)}.part")
         try:

@@ -67,7 +67,7 @@ class Pool(Generic[Result]):
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse what is not a positive integer."""
+    """Raise an error unless a value is a positive integer."""
     for name, value in counts.items():
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name}={value!r} is out of range: pass a positive integer")

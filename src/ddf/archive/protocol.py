@@ -32,6 +32,6 @@ class Codec(Protocol):
 
 
 def check_model(model: Codec | None) -> None:
-    """Refuse what is not a codec."""
+    """Raise an error unless the model is a codec."""
     if model is not None and not isinstance(model, Codec):
         raise TypeError(f"{model!r} is not a codec: pass a model from ddf.load(path), but not a floating-point one")

@@ -20,9 +20,16 @@ from ddf.archive.parallel import Pool, check_counts, thread_count
 from ddf.archive.protocol import Codec, check_model
 from ddf.archive.records import HEADER_SIZE, MODEL, NO_MODEL, read_record
 from ddf.archive.sources import open_source
-from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, MissingArrayError, WrongModelError
+from ddf.errors import (
+    DamagedArchiveError,
+    DdfError,
+    InvalidCodeError,
+    MissingArrayError,
+    UnknownKindError,
+    WrongModelError,
+)
 from ddf.lazy import lazy
-from ddf.models import model_from_bytes
+from ddf.models import known_model, model_from_bytes
 from ddf.shapes import Array, check_bytes
 
 
@@ -30,7 +37,7 @@ class Archive(Mapping[str | int, Array]):
     """A mapping from the names of an archive's arrays to the arrays, which are decoded when they are accessed.
 
     Arrays are also accessible by number; those without a name, only by number. Any number of threads and forked
-    processes may read at the same time. An archive can be pickled; the copy opens the file when it is first used.
+    processes may read at the same time. An archive can be pickled; the copy opens the file on first use.
 
     Arguments:
         path: The file, a URL that `fsspec` opens, the bytes of an archive, or an open, seekable file.
@@ -228,14 +235,17 @@ class Archive(Mapping[str | int, Array]):
 
     @property
     def model(self) -> Codec | None:
-        """The codec that the archive needs: the embedded one, or the one that was passed."""
+        """The codec that the archive needs: the embedded one, the one that was passed, or the pretrained one."""
         if self.fingerprint == NO_MODEL:
             return None
         if self._given is not None and self._given.fingerprint == self.fingerprint:
             return self._given
-        if not self.embeds_model:
+        if self.embeds_model:
+            return self._embedded
+        known = known_model(self.fingerprint) if self._given is None else None
+        if known is None:
             raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._given)}")
-        return self._embedded
+        return known
 
     @lazy
     def _embedded(self) -> Codec:
@@ -295,6 +305,8 @@ def load_embedded(data: bytes, name: str) -> Codec:
     """Load the model that an archive contains."""
     try:
         model = model_from_bytes(data, "the embedded model")
+    except UnknownKindError as error:
+        raise UnknownKindError(f"{name}: the embedded model is not readable yet: {error}") from error
     except DdfError as error:
         raise DamagedArchiveError(f"{name} is damaged: the embedded model is unreadable ({error})") from error
     if not isinstance(model, Codec):

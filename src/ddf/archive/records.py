@@ -79,7 +79,7 @@ class Header:
         if data[:4] != MAGIC:
             raise DamagedArchiveError(f"{name} is not a ddf archive, or its header is damaged")
         if len(data) < HEADER_SIZE:
-            raise DamagedArchiveError(f"{name} is damaged: it is cut off")
+            raise DamagedArchiveError(f"{name} is damaged: it is truncated")
         if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
             raise DamagedArchiveError(f"{name} is damaged: its header does not match its checksum")
         if data[4] != VERSION or data[5] > _EMBEDDED:
@@ -129,7 +129,7 @@ def read_record(read: Callable[[int, int], bytes], position: int, end: int, cut:
         read: A function that returns a number of bytes from a position.
         position: The position.
         end: Where records end.
-        cut: Whether its data may be cut off.
+        cut: Whether its data may be truncated.
     """
     start = read(position, max(0, min(_LONGEST_START, end - position)))
     if start[: len(MARKER)] != MARKER or len(start) < _SMALLEST:
@@ -236,7 +236,7 @@ class Index:
         for _ in range(count):
             length, position = read_varint(plain, position)
             if position + length > len(plain):
-                raise ValueError("a file format is cut off")
+                raise ValueError("a file format is truncated")
             formats.append(plain[position : position + length])
             position += length
         table = Table.from_bytes(plain[position:], size)
@@ -252,5 +252,5 @@ class Index:
             end = start + sum(table.sizes[first : first + count])
             first += count
         if end > size:
-            raise ValueError("it points outside of the archive")
+            raise ValueError("it points outside the archive")
         return cls(table, int.from_bytes(data[:4], "little"), groups, formats)

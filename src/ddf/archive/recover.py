@@ -34,6 +34,7 @@ from ddf.archive.records import (
 from ddf.archive.sources import Source, open_source
 from ddf.archive.varint import read_varint
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, WrongModelError
+from ddf.models import known_model
 from ddf.shapes import Array, check_bytes
 
 _PIECE = 1 << 20  # bytes that are searched at once
@@ -110,9 +111,8 @@ class Recovery:
 
     @property
     def needs_model(self) -> bool:
-        """Whether the archive needs a model that it does not contain, and that was not passed."""
-        given = self._embedded or self._given
-        return self.fingerprint != NO_MODEL and (given is None or given.fingerprint != self.fingerprint)
+        """Whether the archive needs a model that it does not embed, and that was not passed."""
+        return self.fingerprint != NO_MODEL and not self._embeds_model and self._fitting() is None
 
     def __iter__(self) -> Iterator[Recovered]:
         return self._arrays()
@@ -154,8 +154,13 @@ class Recovery:
                 groups.append(record)
             elif record.type == INDEX:
                 self._keep_index(record)
-        if header is not None and header.embeds_model and self._embedded is None:
+        self._embeds_model = self._embedded is not None or (header is not None and header.embeds_model)
+        if self._embeds_model and self._embedded is None:
             self.lost.append("the embedded model is damaged")
+        if header is None and self.fingerprint == NO_MODEL:
+            from ddf.labelmaps import pretrained
+
+            self.fingerprint = pretrained().fingerprint  # the most likely one
         self._sections = self._arranged(groups)
 
     def _records(self) -> Iterator[Record]:
@@ -181,7 +186,7 @@ class Recovery:
             raise DamagedArchiveError(f"{self.source.name} is too damaged to recover all of it")
 
     def _claimed(self, position: int) -> int:
-        """Return the size of the head that a damaged record claims, which was read to compute its checksum."""
+        """Return the size of the head that a damaged record declares, which was read to compute its checksum."""
         start = self.source.read(position, min(16, self.source.size - position))
         try:
             size, _ = read_varint(start, len(MARKER) + 1)
@@ -272,7 +277,9 @@ class Recovery:
                 limit -= group.table.plain_size
                 groups.append((record, group))
             if limit < 0 or blocks * CHECKSUM_SIZE > 2 * self.source.size:
-                self.lost.append(f"the tables from byte {record.position} on claim more than the archive can hold")
+                self.lost.append(
+                    f"the tables from byte {record.position} onward declare more than the archive can hold"
+                )
                 break
         return groups
 
@@ -301,7 +308,7 @@ class Recovery:
         for i, section in enumerate(self._sections):
             later = self._sections[i + 1] if i + 1 < len(self._sections) else None
             if section.number > expected:
-                self.lost.append(f"arrays {expected} to {section.number - 1} are missing, and so is their table")
+                self.lost.append(f"arrays {expected} to {section.number - 1} and their table are missing")
             here = [place - section.begin for place in section.found]
             after = moved if later is None else [place - later.begin for place in later.found]
             shifts = list(dict.fromkeys([*here, *after, *shifts]))[:_TRIED]
@@ -343,15 +350,22 @@ class Recovery:
                 continue
             shifts.insert(0, shifts.pop(shifts.index(shift)))  # try the same place first for the next block
             return arrays
-        raise first or DamagedArchiveError("it is cut off")
+        raise first or DamagedArchiveError("it is truncated")
 
     def _model(self) -> Codec | None:
         if self.fingerprint == NO_MODEL:
             return None
+        model = self._fitting()
+        if model is None:
+            raise WrongModelError(wrong_model(self.fingerprint, self._given))
+        return model
+
+    def _fitting(self) -> Codec | None:
+        """Return the model that the archive needs, if there is one."""
         for model in (self._given, self._embedded):
             if model is not None and model.fingerprint == self.fingerprint:
                 return model
-        raise WrongModelError(wrong_model(self.fingerprint, self._given))
+        return known_model(self.fingerprint) if self._given is None else None
 
     def _format(self, number: int, label: str) -> FileFormat | None:
         if not number:

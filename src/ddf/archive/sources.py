@@ -45,7 +45,7 @@ class Source(ABC):
             raise ValueError(f"{self.name} is closed")
         data = self._read(start, count) if count > 0 else b""
         if len(data) != max(count, 0):
-            raise DamagedArchiveError(f"{self.name} is damaged: it is cut off")
+            raise DamagedArchiveError(f"{self.name} is damaged: it is truncated")
         return data
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ def open_source(
             raise TypeError(f"{where!r} is open in text mode: open it in binary mode")
         handle = _regular(where)
         return _Object(where) if handle is None else _Descriptor(str(getattr(where, "name", "the archive")), handle)
-    raise TypeError(f"an archive is a path, a URL, bytes or an open file, not {where!r}")
+    raise TypeError(f"pass a path, a URL, bytes or an open file, not {where!r}")
 
 
 def _regular(file: BinaryIO) -> int | None:

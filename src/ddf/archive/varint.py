@@ -31,7 +31,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     number = 0
     for i in range(_MAX_BYTES):
         if position + i >= len(data):
-            raise ValueError("a number is cut off")
+            raise ValueError("a number is truncated")
         byte = data[position + i]
         number |= (byte & 127) << 7 * i
         if byte < 128:
@@ -54,11 +54,11 @@ def read_column(data: bytes, position: int, count: int) -> tuple[Array, int]:
         (array([  5, 300,   0]), 4)
     """
     if count > len(data) - position:
-        raise ValueError("a list of numbers is cut off")
+        raise ValueError("a list of numbers is truncated")
     window = np.frombuffer(data, np.uint8, offset=position)[: _MAX_BYTES * count]
     ends = np.flatnonzero(window < 128)[:count]
     if len(ends) < count:
-        raise ValueError("a list of numbers is cut off")
+        raise ValueError("a list of numbers is truncated")
     if not count:
         return np.zeros(0, np.int64), position
     starts = np.append(0, ends[:-1] + 1)

@@ -95,7 +95,7 @@ class ArchiveWriter:
         check_model(model)
         check_counts(maps_per_block=maps_per_block, max_bytes=max_bytes)
         if append and overwrite:
-            raise ValueError("append=True adds to a file and overwrite=True replaces it: pass one of them")
+            raise ValueError("append=True adds to a file and overwrite=True replaces it: pass only one of them")
         is_path = isinstance(path, str | PathLike)
         if append and not is_path:
             raise ValueError("append=True requires the path of an archive")
@@ -221,7 +221,7 @@ class ArchiveWriter:
         self._labels.append((name, file))
 
     def _check_process(self) -> None:
-        """Refuse to write in a forked process, which has a copy of the writer."""
+        """Raise an error in a forked process, which has a copy of the writer."""
         if os.getpid() != self._process:
             raise RuntimeError("this archive is written by another process, from which this one was forked")
 

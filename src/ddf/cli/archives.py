@@ -15,7 +15,6 @@ from ddf.cli.common import (
     add_model,
     add_threads,
     files,
-    fitting_model,
     formatted,
     load_codec,
     print_result,
@@ -56,9 +55,6 @@ def open_archive(options: argparse.Namespace) -> "Archive":
                 file=sys.stderr,
             )
             given = None
-    elif needed is not None and not archive.embeds_model:
-        ours = load_codec(None)
-        given = ours if ours.fingerprint == needed else None
     if given is None:
         return archive
     with archive:
@@ -88,7 +84,7 @@ def _add_decompress(commands: Commands) -> None:
         "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to; created if needed"
     )
     add_model(parser, _NEEDED)
-    parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
+    parser.add_argument("--force", action="store_true", help="replace existing files (default: exit with an error)")
     add_threads(parser)
     add_max_size(parser)
     add_json(parser)
@@ -145,7 +141,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as it is printed: in quotes if it could not be told from another one, or control a terminal."""
+    """Return a name as it is printed: in quotes if it would otherwise be ambiguous, or could control a terminal."""
     return name if name.isprintable() and "\\" not in name and name[:1] not in ("'", '"') else repr(name)
 
 
@@ -163,7 +159,7 @@ def _add_extract(commands: Commands) -> None:
         "-o", "--output", default=".", metavar="FOLDER", help="the folder to write to (default: the current one)"
     )
     add_model(parser, _NEEDED)
-    parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
+    parser.add_argument("--force", action="store_true", help="replace existing files (default: exit with an error)")
     add_max_size(parser)
     add_json(parser)
     parser.set_defaults(run=_extract)
@@ -191,8 +187,8 @@ def _add_verify(commands: Commands) -> None:
         commands,
         "verify",
         "check the integrity of an archive",
-        "Check everything that decompressing relies on: the index, the records, all maps, file names and formats, and\n"
-        "the SHA-256 if the archive has one. Print what is damaged; the exit code is 1 if anything is.",
+        "Check everything that decompression relies on: the index, the records, all maps, file names and formats, and\n"
+        "the SHA-256 if the archive has one. List any damage; the exit code is 1 if there is any.",
         "ddf verify masks.ddf",
     )
     parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
@@ -239,24 +235,25 @@ def _add_recover(commands: Commands) -> None:
         "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to; created if needed"
     )
     add_model(parser, _NEEDED)
-    parser.add_argument("--force", action="store_true", help="replace existing files (default: refuse)")
+    parser.add_argument("--force", action="store_true", help="replace existing files (default: exit with an error)")
     add_max_size(parser)
     add_json(parser)
     parser.set_defaults(run=_recover)
 
 
 def _recover(options: argparse.Namespace) -> int:
-    from ddf.archive import recover
+    from ddf.archive import WrongModelError, recover
     from ddf.archive.formats import FileFormat
     from ddf.archive.images import to_file
     from ddf.archive.output_folder import OutputFolder
+    from ddf.archive.reader import wrong_model
 
     output = OutputFolder(options.output, options.force)
-    with recover(options.archive, max_bytes=options.max_size) as survey:
-        needed = survey.fingerprint if survey.needs_model else None
-    model = fitting_model(options.model, needed, options.archive) if needed or options.model else load_codec(None)
+    model = None if options.model is None else load_codec(options.model)
     written, arrays = 0, []
     with recover(options.archive, model, options.max_size) as recovery:
+        if recovery.needs_model:
+            raise WrongModelError(f"{options.archive}: {wrong_model(recovery.fingerprint, model)}")
         for found in progress(recovery, None, "recovering", "file"):
             name = found.name or f"{found.number:06}"
             if found.format is None and not name.endswith(".npy"):

@@ -3,6 +3,7 @@
 __all__ = [
     "Commands",
     "UsageError",
+    "add_debug",
     "add_device",
     "add_force",
     "add_json",
@@ -13,7 +14,6 @@ __all__ = [
     "check_output",
     "device",
     "files",
-    "fitting_model",
     "formatted",
     "load_codec",
     "load_model",
@@ -65,8 +65,23 @@ def formatted(commands: Commands, name: str, summary: str, description: str, *ex
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--debug", action="store_true", help="print a traceback for errors (default: one line)")
+    add_debug(parser, default=argparse.SUPPRESS)
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="first import a Python module that defines layers or nets (default: none)",
+    )
     return parser
+
+
+def add_debug(parser: argparse.ArgumentParser, default: object) -> None:
+    """Add the option that shows tracebacks."""
+    parser.add_argument(
+        "--debug", action="store_true", default=default, help="print a traceback for errors (default: one line)"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +112,7 @@ def add_max_size(parser: argparse.ArgumentParser) -> None:
 
 def add_force(parser: argparse.ArgumentParser) -> None:
     """Add the option to replace an existing file."""
-    parser.add_argument("--force", action="store_true", help="replace an existing file (default: refuse)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file (default: exit with an error)")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -108,12 +123,12 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def check_output(options: argparse.Namespace) -> None:
-    """Refuse to replace an existing file without --force, before any work is done."""
+    """Raise an error, before any work is done, if a file exists and --force was not passed."""
     path = Path(options.output)
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name the file to write")
+        raise IsADirectoryError(f"{path} is a folder; specify a file")
     if path.exists() and not options.force:
-        raise FileExistsError(f"{path} already exists; --force replaces it")
+        raise FileExistsError(f"{path} already exists; use --force to replace it")
     if not path.resolve().parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
 
@@ -188,20 +203,9 @@ def load_codec(path: str | None, needed: bytes | None = None) -> "Codec":
     if not isinstance(model, Codec):
         raise ValueError(
             f"{path} is a floating-point flow, which cannot compress because its results differ between machines; "
-            "`ddf train … --integer` makes a model that can"
+            "`ddf train … --integer` trains a model that can"
             + (f"; the archive needs the model {needed.hex()}" if needed else "")
         )
-    return model
-
-
-def fitting_model(path: str | None, needed: bytes | None, archive: str) -> "Codec":
-    """Return the model passed, or else the pretrained one; refuse it if the archive needs another."""
-    from ddf.archive import WrongModelError
-    from ddf.archive.reader import wrong_model
-
-    model = load_codec(path, needed)
-    if needed is not None and needed != model.fingerprint:
-        raise WrongModelError(f"{archive}: {wrong_model(needed, None if path is None else model)}")
     return model
 
 

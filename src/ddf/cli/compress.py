@@ -15,7 +15,6 @@ from ddf.cli.common import (
     add_model,
     add_threads,
     files,
-    fitting_model,
     formatted,
     load_codec,
     positive,
@@ -43,26 +42,28 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders to compress")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive to write")
-    add_model(parser, "a model trained with `ddf train` (default: the pretrained one)")
+    add_model(parser, "a model trained with `ddf train` (default: the pretrained model)")
     parser.add_argument(
         "--embed", action="store_true", help="store the model in the archive (default: only its fingerprint)"
     )
-    parser.add_argument("--append", action="store_true", help="add to an existing archive (default: refuse)")
-    parser.add_argument("--force", action="store_true", help="replace an existing file (default: refuse)")
+    parser.add_argument(
+        "--append", action="store_true", help="add to an existing archive (default: exit with an error)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing file (default: exit with an error)")
     parser.add_argument(
         "--maps-per-block",
         type=positive,
         default=1,
         metavar="N",
-        help="maps of equal size to code together; more make the archive smaller but slow down extraction (default: 1)",
+        help="maps of equal size to code together; more make the archive smaller but extraction slower (default: 1)",
     )
     add_threads(parser)
     add_max_size(parser)
     parser.add_argument(
-        "--sha256", action="store_true", help="store the SHA-256 of the archive for `ddf verify` (default: do not)"
+        "--sha256", action="store_true", help="store the SHA-256 of the archive for `ddf verify` (default: not stored)"
     )
     parser.add_argument(
-        "--no-verify", action="store_true", help="skip decoding every map to verify it (default: verify)"
+        "--no-verify", action="store_true", help="do not verify the archive by decoding every map (default: verify)"
     )
     add_json(parser)
     parser.set_defaults(run=_compress)
@@ -72,16 +73,16 @@ def _compress(options: argparse.Namespace) -> int:
     from ddf.archive import ArchiveWriter, FileWriter, files_in
 
     if options.append and options.force:
-        raise UsageError("--append adds to a file and --force replaces it: pass one of them")
+        raise UsageError("--append adds to a file and --force replaces it: pass only one of them")
     target = Path(options.output)
     if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; name the file to write")
+        raise IsADirectoryError(f"{target} is a folder; specify a file")
     if target.exists() and not (options.append or options.force):
-        raise FileExistsError(f"{target} already exists; --force replaces it, --append adds to it")
+        raise FileExistsError(f"{target} already exists; use --force to replace it or --append to add to it")
     found = files_in(options.inputs)
     itself = target.resolve()
     if options.output == "-":
-        raise UsageError("-o -: an archive is written to a file, so name one")
+        raise UsageError("-o -: archives cannot be written to standard output; specify a file")
     inputs = [(name, path) for name, path in found.files if path.name != itself.name or path.resolve() != itself]
     if not inputs:
         raise ValueError(f"no files to compress in {', '.join(options.inputs)}")
@@ -136,18 +137,20 @@ def _compress(options: argparse.Namespace) -> int:
 
 def _model_of(archive: Path, options: argparse.Namespace) -> "Codec":
     """Return the model to append with: the one passed, the embedded one, or else the pretrained one."""
-    from ddf.archive import Archive
+    from ddf.archive import Archive, WrongModelError
+    from ddf.archive.reader import wrong_model
 
-    with Archive(archive) as there:
-        if options.model is None and there.embeds_model and there.model is not None:
-            return there.model
-        needed = there.fingerprint if any(there.fingerprint) else None
-    return fitting_model(options.model, needed, str(archive))
+    model = load_codec(options.model)
+    with Archive(archive, None if options.model is None else model) as there:
+        needed = there.model or model
+    if options.model is not None and needed.fingerprint != model.fingerprint:
+        raise WrongModelError(f"{archive}: {wrong_model(needed.fingerprint, model)}")
+    return needed
 
 
 def _advice(options: argparse.Namespace, coded: int) -> list[str]:
     if options.model is None and not options.append and coded:
-        return ["A model trained on your own maps with `ddf train` usually makes smaller archives."]
+        return ["A model trained on your own maps with `ddf train` usually produces smaller archives."]
     if options.model is not None and not options.embed and coded:
-        return [f"Keep {options.model}: decompressing needs it (--embed stores it in the archive)."]
+        return [f"Keep {options.model}: decompression requires it (--embed stores it in the archive)."]
     return []

@@ -14,8 +14,8 @@ def add(commands: Commands) -> None:
     parser = formatted(
         commands,
         "demo",
-        "take a tour on generated data",
-        "Train, score, sample, compress and decompress on generated data. Takes about a minute.",
+        "run a short tour on generated data",
+        "Train, score, sample, compress and decompress on generated data. This takes about a minute.",
         "ddf demo",
         "ddf demo -o pictures",
     )

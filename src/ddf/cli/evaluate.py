@@ -38,7 +38,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model file")
     parser.add_argument("data", metavar="DATA", help=f"a path, or the test set of one of {', '.join(NAMED)}")
     parser.add_argument(
-        "--compare", action="store_true", help="also compress with PNG, xz and other installed codecs (default: do not)"
+        "--compare",
+        action="store_true",
+        help="also compress with PNG, xz and other installed codecs (default: only score)",
     )
     parser.add_argument("--count", type=positive, metavar="N", help="score only the first N samples (default: all)")
     parser.add_argument(

@@ -18,8 +18,8 @@ def add(commands: Commands) -> None:
     parser = formatted(
         commands,
         "explain",
-        "draw how a model predicts a map",
-        "Draw a map, the rank of each pixel in the prediction of the model, and the bits of each pixel.",
+        "plot how a model predicts a map",
+        "Plot a map, the rank of each pixel in the prediction of the model, and the bits of each pixel.",
         "ddf explain run/model.safetensors masks/0001.png -o out.png",
     )
     parser.add_argument("model", metavar="MODEL", help="a model file")

@@ -100,6 +100,8 @@ def _details(model: "Flow | IntegerFlow | CausalFlow") -> tuple[str, int, list[s
 def _inspect_archive(options: argparse.Namespace) -> int:
     from collections import Counter
 
+    import numpy as np
+
     from ddf.archive import Archive
     from ddf.archive.block_table import CHECKSUM_SIZE
     from ddf.archive.blocks import DTYPES
@@ -109,19 +111,19 @@ def _inspect_archive(options: argparse.Namespace) -> int:
         kinds: Counter[tuple[str, tuple[int, ...], str]] = Counter()
         coded: Counter[tuple[str, tuple[int, ...], str]] = Counter()
         for kind, block_size, count, _ in archive.contents.index.table.blocks():
-            key = kind.method.name.lower(), kind.shape, DTYPES[kind.dtype].lstrip("|<")
+            key = kind.method.name.lower(), kind.shape, np.dtype(DTYPES[kind.dtype]).name
             kinds[key] += count
             coded[key] += block_size - CHECKSUM_SIZE
             raw += kind.size * count
         arrays = len(archive)
         model = archive.fingerprint.hex() if any(archive.fingerprint) else None
         size, inside, digest = archive.size, archive.embeds_model, archive.sha256
-    which = "made without a model" if model is None else f"model {model}, {'embedded' if inside else 'not embedded'}"
+    which = "created without a model" if model is None else f"model {model}, {'embedded' if inside else 'not embedded'}"
     words = {"codec": "by the model", "lzma": "by a general-purpose compressor", "raw": "uncompressed"}
     lines = [
-        f"{options.file}: {arrays} arrays, {thousands(raw)} bytes compressed to {thousands(size)} "
+        f"{options.file}: {arrays} arrays of {thousands(raw)} bytes compressed to {thousands(size)} "
         f"({raw / max(1, size):.1f} : 1); {which}",
-        *([] if digest is None else [f"  SHA-256 of what precedes it: {digest.hex()}"]),
+        *([] if digest is None else [f"  SHA-256 of all preceding bytes: {digest.hex()}"]),
         "",
         "| arrays | shape | dtype | coded | bytes |",
         "|---|---|---|---|---|",

@@ -3,15 +3,17 @@
 __all__ = ["main", "make_parser"]
 
 import argparse
+import importlib
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ddf.cli import archives, compress, demo, evaluate, explain, inspect, interruption, reproduce, sample, train
-from ddf.cli.common import UsageError, formatted, printable
+from ddf.cli.common import UsageError, add_debug, formatted, printable
 from ddf.errors import DamagedArchiveError, DdfError
 from ddf.extras import needed_for
 
@@ -66,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = _Parser(prog="ddf", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_Help)
     parser.add_argument("--version", action="version", version=f"ddf {_version()}")
+    add_debug(parser, default=False)
     commands: Any = parser.add_subparsers(title=_COMMANDS, dest="command", metavar="COMMAND", required=True)
     for module in (compress, archives, train, evaluate, sample, explain, inspect, demo, reproduce):
         module.add(commands)
@@ -95,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(typed)
     options.typed = shlex.join(["ddf", *typed])
     try:
+        _import(options.modules)
         with needed_for(f"`ddf {options.command}`"):
             code = int(options.run(options))
         sys.stdout.flush()
@@ -110,6 +114,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resumes = options.command in ("train", "reproduce")
     print("\nddf: interrupted" + ("; run the same command again to resume" if resumes else ""), file=sys.stderr)
     return interruption.code()
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import modules that define layers or nets, also from the current folder."""
+    if modules:
+        sys.path.insert(0, str(Path.cwd()))
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name.partition(".")[0]:
+                raise
+            raise UsageError(f"--import {name}: there is neither an installed module {name} nor a file here") from error
 
 
 def _failed(error: Exception, command: str) -> int:

@@ -46,14 +46,14 @@ def add(commands: Commands) -> None:
         help="the folder with gtFine, or a prepared npz file (no default: required for Cityscapes rows)",
     )
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="the folder of the runs (default: runs)"
+        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder for the runs (default: runs)"
     )
     parser.add_argument(
         "--report",
         type=Path,
         default=Path("report"),
         metavar="FOLDER",
-        help="the folder of the report (default: report)",
+        help="folder for the report (default: report)",
     )
     add_json(parser)
     parser.set_defaults(run=_reproduce)

@@ -40,9 +40,11 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("data", metavar="DATA", help=f"a path, or one of {', '.join(NAMED)}")
     parser.add_argument(
-        "-o", "--output", required=True, type=Path, metavar="RUN", help="the folder of the run; created if needed"
+        "-o", "--output", required=True, type=Path, metavar="RUN", help="the run directory; created if needed"
     )
-    parser.add_argument("--preset", choices=("fast", "best"), help="the size of a model of label maps (default: fast)")
+    parser.add_argument(
+        "--preset", choices=("fast", "best"), help="the size of the model, for label maps (default: fast)"
+    )
     parser.add_argument(
         "--steps",
         type=positive,
@@ -53,7 +55,7 @@ def add(commands: Commands) -> None:
         "--epochs", type=positive, metavar="N", help="epochs per net, for other data (default: 30 for a table)"
     )
     parser.add_argument(
-        "--mirrored", action="store_true", help="also train on mirrored label maps (default: only as they are)"
+        "--mirrored", action="store_true", help="also train on mirrored label maps (default: only the original maps)"
     )
     parser.add_argument(
         "--source", metavar="PATH", help="the location of mnist or cityscapes (default: download mnist)"
@@ -61,7 +63,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--integer",
         action="store_true",
-        help="for mnist and cityscapes: also convert the flow to integers, so that it can compress (default: do not)",
+        help="for mnist and cityscapes: also convert the flow to integers, so that it can compress "
+        "(default: floating point only)",
     )
     add_device(parser)
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
@@ -103,7 +106,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
-    """Refuse options that would have no effect."""
+    """Raise an error for options that would have no effect."""
     for name in names:
         if getattr(options, name):
             raise UsageError(f"--{name} does not apply to {what}")
@@ -120,7 +123,7 @@ def _begun(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _check_run(options: argparse.Namespace) -> None:
-    """Refuse to resume a run with other settings than it was started with."""
+    """Raise an error if a run would be resumed with settings other than those it was started with."""
     from ddf.files import atomic_write
 
     now = {name: getattr(options, name) for name in _SETTINGS}
@@ -196,15 +199,15 @@ def _train_codec(options: argparse.Namespace, maps: "LabelMaps") -> int:
         pixels = sum(part.size for part in held_out) / len(held_out)
         pays = int(8 * size / ((shipped - bits) * pixels)) + 1
         advice[0] += (
-            f" Yours makes archives {saved:.0%} smaller; embedding it (--embed, {size:,} bytes) pays off from "
+            f" Your model makes archives {saved:.0%} smaller; embedding it (--embed, {size:,} bytes) pays off from "
             f"{pays:,} maps."
         )
     if len(training) < _FEW_MAPS:
-        advice.append(f"Warning: {len(training)} training maps are few; {_FEW_MAPS} or more give a better model.")
+        advice.append(f"Warning: only {len(training)} training maps; {_FEW_MAPS} or more give a better model.")
     if steps < PRESETS[options.preset].steps // 4:
         advice.append(
-            f"Warning: {steps:,} training steps are few; the preset's {PRESETS[options.preset].steps:,} (without "
-            "--steps) give a better model."
+            f"Warning: only {steps:,} training steps; the preset's {PRESETS[options.preset].steps:,} (omit --steps) "
+            "give a better model."
         )
     result = {"shipped_bits": shipped, "bytes": size, "warnings": advice[1:]}
     return _finish(options, model, bits, "bits per pixel", f"{options.preset} codec", result, advice)
@@ -249,7 +252,7 @@ def _train_named(options: argparse.Namespace) -> int:
 
     experiment = EXPERIMENTS[NAMED[options.data], "ddf"]
     if options.integer and options.data == "eight-gaussians":
-        raise UsageError("--integer is for mnist and cityscapes")
+        raise UsageError("--integer applies only to mnist and cityscapes")
     if options.data == "cityscapes" and options.source is None:
         raise UsageError(
             "the license of Cityscapes does not allow a download: pass the path of your copy with --source"

@@ -1,4 +1,4 @@
-"""Binary MNIST: digits that are binarized anew on each pass, or once and for all."""
+"""Binary MNIST: digits that are binarized again on each pass, or only once."""
 
 __all__ = ["MNIST_CLASSES", "binarize", "mnist", "read_amat", "read_idx", "static_mnist"]
 
@@ -37,8 +37,8 @@ _AMAT = {
 def mnist(folder: str | PathLike[str] | None = None, seed: int = 0) -> DataSet:
     """Return MNIST with dynamic binarization: each pixel is 1 with probability value / 255.
 
-    Training images are drawn anew on each pass. Validation images (the last 10,000 training images) and test images are
-    drawn once, with seeds of their own.
+    Training images are resampled on each pass. Validation images (the last 10,000 training images) and test images are
+    sampled once, with their own seeds.
 
     Arguments:
         folder: The folder of the original idx files, plain or gzipped; None to download them.
@@ -87,11 +87,11 @@ def read_idx(path: Path) -> Array:
     dimensions = raw[3]
     start = 4 + 4 * dimensions
     if len(raw) < start:
-        raise DataError(f"{path} is cut off in its header")
+        raise DataError(f"{path} is truncated in its header")
     shape = tuple(int(size) for size in np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4))
     have, want = len(raw) - start, int(np.prod(shape, dtype=np.int64))
     if have != want:
-        raise DataError(f"{path} has {have:,} bytes of data, but its header claims {want:,}: {shape}")
+        raise DataError(f"{path} has {have:,} bytes of data, but its header declares {want:,}: {shape}")
     return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(shape).copy()
 
 

@@ -114,5 +114,7 @@ def _categories(ids: Array, name: str) -> Array:
         table[list(labels)] = category
     categories = table[ids]
     if (categories == 255).any():
-        raise DataError(f"{name} contains the label id {ids[categories == 255].flat[0]}, which Cityscapes lacks")
+        raise DataError(
+            f"{name} contains the label id {ids[categories == 255].flat[0]}, which does not exist in Cityscapes"
+        )
     return categories

@@ -90,7 +90,7 @@ class EightGaussians:
 
     @classmethod
     def coupling_optimum(cls, couplings: int = 1, top: int = 91) -> float:
-        """Return the bits per dimension of the ideal DDF, whose couplings know the true conditionals.
+        """Return the bits per dimension of the ideal DDF, whose couplings use the true conditionals.
 
         Each coupling transforms the second symbol given the first; the symbols are swapped between couplings.
         """

@@ -1,4 +1,4 @@
-"""Label maps of users: folders of images, and arrays."""
+"""User-provided label maps: folders of images, and arrays."""
 
 __all__ = ["MOST_CLASSES", "LabelMaps", "crop", "read_label_maps"]
 
@@ -240,7 +240,7 @@ def _read_map(path: Path, most_classes: int) -> _Map:
 def _signed(array: Array) -> Array:
     """Return an array of a dtype that int64 can hold."""
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise DataError(f"contains {array.max()}, but values must fit into 64 bits with a sign")
+        raise DataError(f"contains {array.max()}, but values must fit into signed 64-bit integers")
     if array.dtype == np.bool_:
         return array.view(np.uint8)
     return array.astype(np.int64) if array.dtype == np.uint64 else array

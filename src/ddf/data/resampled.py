@@ -12,7 +12,7 @@ from ddf.shapes import Array
 
 
 class Resampled:
-    """Data that is drawn anew on each pass: stored values, and a function that draws symbols from them.
+    """Data that is resampled on each pass: stored values, and a function that draws symbols from them.
 
     Arguments:
         stored: The stored values (samples, …), such as gray values, or maps that may be mirrored: a tensor, or an

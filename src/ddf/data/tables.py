@@ -17,7 +17,7 @@ from ddf.errors import DataError
 def read_table(path: str | PathLike[str], validation: float = 0.1, test: float = 0.1, seed: int = 0) -> DataSet:
     """Read a CSV file of categorical columns, and split its rows at random.
 
-    Each distinct text in a column is a class of that column. Columns with more than 256 classes are refused, because
+    Each distinct text in a column is a class of that column. Columns with more than 256 classes are rejected, because
     they hold numbers or names rather than categories.
 
     Arguments:

@@ -1,4 +1,4 @@
-"""Flows in exact integer arithmetic, on PyTorch: what they encode decodes to the same bits on every machine."""
+"""Flows in exact integer arithmetic, on PyTorch: their codes decode to the same bits on every machine."""
 
 __all__ = ["IntegerFlow", "export"]
 

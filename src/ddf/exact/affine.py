@@ -54,7 +54,7 @@ class _Bytes(NamedTuple):
 class ExactAffine(nn.Module):
     """A linear map or a convolution, with a clipped ReLU, on binary fractions.
 
-    In training, weights and results are rounded, and gradients are computed as if they were not.
+    In training, weights and results are rounded, and gradients are computed as if they were not rounded.
 
     Arguments:
         weight: (out, in) or (out, in, rows, columns), in units in which activations are between 0 and 1.
@@ -132,7 +132,7 @@ class ExactAffine(nn.Module):
 
     @torch.no_grad()
     def check(self) -> None:
-        """Raise an `ModelError` if shifts are out of range, or biases or logits do not fit 32 bits."""
+        """Raise a `ModelError` if shifts are out of range, or biases or logits do not fit 32 bits."""
         low, high = self.shift.aminmax()
         if low < _LEAST_SHIFT or high > _MOST_SHIFT:
             raise ModelError(f"shifts of {int(low)} … {int(high)} are out of range ({_LEAST_SHIFT} … {_MOST_SHIFT})")
@@ -302,7 +302,7 @@ class ExactAffine(nn.Module):
 
 
 def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 2^exponent exactly; the powers of libraries may be off by a unit in the last place."""
+    """Return 2^exponent exactly; library functions may be off by one unit in the last place."""
     return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64).to(dtype)
 
 

@@ -138,7 +138,7 @@ class Scale(nn.Module):
 
 
 def exact_net(net: nn.Module, convert: Convert) -> ExactNet:
-    """Return the exact form of a net, which is consumed."""
+    """Convert a net to its exact form; the net must not be used afterwards."""
     if type(net) is MLP and net.activation == "relu":
         return ExactMLP(net, convert)
     if type(net) is DenseNet:

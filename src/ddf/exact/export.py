@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ddf.data.dataset import Data, DataSet
 from ddf.data.resampled import Resampled
+from ddf.errors import ModelError
 from ddf.exact.integer_flow import IntegerFlow
 from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
@@ -63,7 +64,11 @@ def export(
         exact.thaw().train()
         exact.classes = None if isinstance(data, DataSet) else exact.classes
         fit(exact, data, validation, config, run=run, device=device, progress=progress)
-    return IntegerFlow(exact.cpu())
+    integer = IntegerFlow(exact.cpu())
+    x = _some(data["train"] if isinstance(data, DataSet) else data)
+    if not torch.equal(integer.decode(integer.encode(x)).cpu(), x.long().cpu()):
+        raise ModelError("the flow does not restore its input: the `inverse` of a layer must undo its `forward`")
+    return integer
 
 
 def _some(data: Data) -> Tensor:

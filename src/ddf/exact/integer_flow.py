@@ -120,6 +120,8 @@ class IntegerFlow(Flow):
             for key, affine in _affines(flow.layer_list()).items():
                 affine.to_empty(device="cpu")
                 affine.fix(*(torch.from_numpy(arrays[f"{key}.{part}"]).double() for part in _PARTS))
+            for key, buffer in _tables(flow.layer_list()).items():
+                buffer.copy_(torch.from_numpy(arrays[key]))
             if arrays["base"].dtype != np.int32:
                 raise ValueError("base has a dtype or values that `save` does not write")
             flow.base.logits = nn.Parameter(torch.from_numpy(arrays["base"]), requires_grad=False)
@@ -142,6 +144,7 @@ class IntegerFlow(Flow):
 
     def _integers(self) -> dict[str, Array]:
         tensors = {"base": self.base.logits.detach().cpu()}
+        tensors |= {name: buffer.cpu() for name, buffer in _tables(self.layer_list()).items()}
         for name, affine in self._affines().items():
             assert affine.fixed is not None
             weight, bias = affine.fixed
@@ -159,8 +162,8 @@ class IntegerFlow(Flow):
         """Move the flow to a device and test its arithmetic there; if it is inexact, use a slower one."""
         super().to(device)
         slower: list[tuple[str, Callable[[ExactAffine], Any]]] = [
-            ("multiply bytes exactly: floating point is used", ExactAffine.use_no_bytes),
-            ("add integers exactly in single precision: double is used", ExactAffine.double),
+            ("multiply bytes exactly: using floating point instead", ExactAffine.use_no_bytes),
+            ("add integers exactly in single precision: using double precision instead", ExactAffine.double),
         ]
         for why, change in slower:
             if self.is_exact():
@@ -218,7 +221,7 @@ class IntegerFlow(Flow):
         """
         sample = self._sample_shape(shape)
         if sample is None:
-            raise InvalidCodeError(f"the model does not code arrays of shape {shape}")
+            raise InvalidCodeError(f"the model cannot code arrays of shape {shape}")
         dtype, decoder = np.dtype(dtype), Decoder(data)
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         suits = np.array([low <= value <= high for value in self.classes.values])
@@ -278,6 +281,9 @@ def _check_layers(layers: Sequence[Layer]) -> None:
                 raise ModelError(
                     f"layer {i}: {type(layer).__name__} has the parameter {name}, which does not belong to an exact net"
                 )
+        for name, buffer in layer.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                raise ModelError(f"layer {i}: {type(layer).__name__} has the buffer {name} in floating point")
 
 
 def _explicit(flow: Flow) -> FlowSpec:
@@ -287,6 +293,16 @@ def _explicit(flow: Flow) -> FlowSpec:
         for layer, spec in zip(flow.layer_list(), flow.spec.layers, strict=True)
     ]
     return replace(flow.spec, layers=tuple(layers))
+
+
+def _tables(layers: Sequence[Layer]) -> dict[str, Tensor]:
+    """Return the buffers of layers, which hold integers, without the order of shuffles, which is part of their spec."""
+    return {
+        f"{i}.{name}": buffer
+        for i, layer in enumerate(layers)
+        if not isinstance(layer, Shuffle)
+        for name, buffer in layer.named_buffers(recurse=False)
+    }
 
 
 def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:

@@ -68,10 +68,10 @@ describes the opposite order. The published score for 8 Gaussians is below the o
 and 500 test maps (the official validation maps, which show other cities; hence the gap between validation and test).
 
 With split priors, the denoising flow is not necessarily the better one. The split prior after a coupling is a net of
-the same size that codes the same part given the same other part. In a Discrete Flow whose couplings do nothing, it
-codes the symbols themselves; in a denoising flow, it codes their ranks, which are no easier to predict: on Cityscapes,
-the first coupling predicts its half at 0.167 bits, and the prior after it codes the ranks at 0.174. Denoising couplings
-pay off in flows without split priors.
+the same size that codes the same part given the same other part. In a Discrete Flow whose couplings are the identity,
+it codes the symbols themselves; in a denoising flow, it codes their ranks, which are not easier to predict: on
+Cityscapes, the first coupling predicts its half at 0.167 bits, and the prior after it codes the ranks at 0.174.
+Denoising couplings pay off in flows without split priors.
 
 All choices were made on validation data. The best epoch of each net is that with the best validation score. Epochs,
 batch sizes and moving averages of the denoising flows were chosen on runs with seed 0, which are among those above; so
@@ -145,7 +145,7 @@ def _verdict(scores: Mapping[str, Sequence[float]]) -> str:
     gap, spread = df - ddf, df_deviation + ddf_deviation
     if min(len(values) for values in scores.values()) < 2:
         comparison = "lower" if gap > 0 else "**not** lower"
-        return f"the denoising flow is {comparison} ({gap:+.4f}), but a single seed has no deviation to compare with"
+        return f"the denoising flow is {comparison} ({gap:+.4f}), but a standard deviation requires several seeds"
     if gap > spread:
         return f"the denoising flow is lower by {gap:.4f}, more than the sum of the deviations ({spread:.4f})"
     if -gap > spread:

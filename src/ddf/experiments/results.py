@@ -123,7 +123,7 @@ def run_experiment(
     samples = (
         flow.sample(count, generator=generator, batch_size=8000 if len(data.shape) == 1 else 32).byte().cpu().numpy()
     )
-    # After an interruption, `seconds` covers only the last session; the parts know their own durations.
+    # After an interruption, `seconds` covers only the last session; the parts store their own durations.
     trained = sum(part["seconds"] + part.get("push_seconds", 0.0) for part in fitted.parts)
     result = Result(
         row=experiment.row.name,

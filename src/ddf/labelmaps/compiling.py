@@ -23,7 +23,7 @@ _SOURCES = ("arithmetic.py", "context.py", "state.py", "kernel.py", "compiling.p
 def code_folder() -> Path:
     """Return the folder for compiled code.
 
-    Its name includes a hash of the sources, because numba does not notice when a callee in another file has changed.
+    Its name includes a hash of the sources, because numba does not detect changes to a callee in another file.
     """
     sha = hashlib.sha256(nb.__version__.encode())
     for name in _SOURCES:

@@ -443,7 +443,7 @@ def collect_rows(
         height: Its height.
         classes: The model's class of every symbol.
         shown: Number of candidates whose class is an input of the net.
-        known: Number of classes that the model knows.
+        known: Number of known classes.
         row_bins: Number of bins for the vertical position.
         ring, scratch: The ring, after `start_map`, and the work space.
         busy: Output: relative labels, run lengths, classes, vertical position, number of candidates and target, uint8.

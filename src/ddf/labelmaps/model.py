@@ -57,7 +57,7 @@ class CausalFlow:
 
     Arguments:
         arrays: The integer parameters, by name; see docs/format.md.
-        classes: The classes that the model was trained on; None for a model of any labels.
+        classes: The classes that the model was trained on; None for a model that accepts any labels.
         about: Additional metadata for the model file.
 
     Examples:
@@ -83,7 +83,7 @@ class CausalFlow:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes that the model knows; 0 for a model of any labels."""
+        """The number of known classes; 0 for a model that accepts any labels."""
         return 0 if self.classes is None else self.classes.num_classes
 
     @lazy

@@ -40,7 +40,7 @@ def check(arrays: Mapping[str, Array], classes: int) -> None:
     if set(arrays) != set(SHAPES):
         raise ValueError(f"it has the arrays {sorted(arrays)}, but expected {sorted(SHAPES)}")
     if classes > MOST_LABELS:
-        raise ValueError(f"it knows {classes} classes, but at most {MOST_LABELS} are supported")
+        raise ValueError(f"it has {classes} classes, but at most {MOST_LABELS} are supported")
     sizes: dict[str, int] = {"classes": classes + 1, "known": classes}
     for name, (dtype, wanted) in SHAPES.items():
         array = arrays[name]

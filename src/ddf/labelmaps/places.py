@@ -49,7 +49,7 @@ def collect(maps: Sequence[Array], pixels: int, classes: int, shown: int, seed: 
     Arguments:
         maps: The maps.
         pixels: Number of pixels in the context.
-        classes: Number of classes that the model knows; 0 for a model of any labels.
+        classes: Number of known classes; 0 for a model that accepts any labels.
         shown: Number of candidates whose class is an input of the net.
         seed: Random seed for subsampling if there are too many examples.
     """

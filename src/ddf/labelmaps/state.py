@@ -1,4 +1,4 @@
-"""The arrays that the kernel works on: fixed parameters, what adapts, what it traces, and scratch memory."""
+"""The arrays that the kernel works on: fixed parameters, adaptive state, trace, and scratch memory."""
 
 __all__ = ["Nets", "Scratch", "State", "Trace", "new_scratch"]
 

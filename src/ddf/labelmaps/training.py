@@ -30,7 +30,7 @@ SETTINGS_ANY = np.array([1023, 127, 1023, 40, 32], dtype=np.int64)  # mixers lea
 _UNIT = 256  # tables are in units of 1/256 nat
 _FLAT_RATE = 2e-2
 MOST_KNOWN = 254
-"""Maximum number of classes that a model knows; the maps that it codes may have more labels."""
+"""Maximum number of known classes of a model; the maps that it codes may have more labels."""
 
 
 def fit_flat(places: Places, classes: int, seed: int, steps: int = 3000, batch: int = 8192) -> tuple[Array, Array]:
@@ -107,13 +107,13 @@ def train(
         maps: Maps of labels (height, width), of any size.
         preset: A name in `PRESETS`, or a `Preset`.
         classes: The classes of the labels, which lets the model learn the characteristics of each class. None for a
-            model of any labels.
+            model that accepts any labels.
         mirrored: Whether to also train on mirrored maps. Use this if a mirrored map is as likely as the original.
         steps: Number of training steps (default: that of the preset).
         seed: Random seed.
         run: A directory for checkpoints, from which interrupted training resumes; None for no checkpoints.
         device: The device to train the net on.
-        progress: Whether to show progress; None means yes.
+        progress: Whether to show progress; None for the default, True.
 
     Returns:
         The trained model.

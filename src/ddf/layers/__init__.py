@@ -5,6 +5,8 @@ __all__ = [
     "Conditional",
     "DenoisingCoupling",
     "DenoisingCouplingSpec",
+    "DenoisingSplit",
+    "DenoisingSplitSpec",
     "Draw",
     "Emit",
     "Layer",
@@ -24,6 +26,7 @@ __all__ = [
 
 from ddf.layers.conditional import Conditional
 from ddf.layers.denoising import DenoisingCoupling, DenoisingCouplingSpec
+from ddf.layers.denoising_split import DenoisingSplit, DenoisingSplitSpec
 from ddf.layers.layer import Draw, Emit, Layer, LayerSpec, Movement, Rearrangement
 from ddf.layers.modular import ModularCoupling, ModularCouplingSpec
 from ddf.layers.partition import ChannelSplit, Partition

@@ -2,6 +2,8 @@
 
 __all__ = ["Conditional"]
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -105,11 +107,21 @@ class Conditional(Layer):
         return logits
 
     def decide(self, given: Tensor) -> Tensor:
-        """Return logits to act on: their order for a sample does not depend on the rest of the batch."""
+        """Return logits for decisions: their order for a sample does not depend on the rest of the batch."""
         try:
             return stable_logits(self.net, given)
         except ValueError as error:
             raise ValueError(f"{type(self).__name__}: {error}") from error
+
+    # ---- What is counted once the net is trained
+
+    def count(self, symbols: Iterable[Tensor]) -> Tensor | None:
+        """Count what the layer fits to frequencies, over batches of symbols; None if there is nothing to fit."""
+        return None
+
+    def set_counts(self, counts: Tensor, smoothing: float) -> object:
+        """Fit the layer to the counts of all data, after adding `smoothing` to each count."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         net = " ".join(repr(self.net).split())  # on one line

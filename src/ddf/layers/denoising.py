@@ -15,7 +15,7 @@ from ddf.shapes import Shape
 
 
 class DenoisingCoupling(Conditional):
-    """Replaces one part of the symbols by their ranks under a prediction from the other part.
+    """Replaces one part of the symbols with their ranks under a prediction from the other part.
 
         z_a = x_a
         z_b = rank(x_b | n(x_a))

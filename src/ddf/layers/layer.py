@@ -68,7 +68,7 @@ class Movement:
     Arguments:
         kept: The places of the symbols that the layer passes on, in its output shape.
         emitted: The places of the symbols that it factors out, in the order in which it emits them; None if none.
-        replaced: The places of the symbols that it replaces by others, such as ranks; None if none.
+        replaced: The places of the symbols that it replaces with others, such as ranks; None if none.
     """
 
     kept: Tensor
@@ -81,10 +81,11 @@ class Layer(Freezable, ABC):
 
     In the forward walk, from data to latents, a layer passes the symbols that it factors out to `emit(symbols, logits)`
     and returns the others. In the inverse walk, it requests the symbols that it needs back from `draw(logits)`. A layer
-    does not know whether it is being scored, sampled or coded.
+    behaves the same whether the flow is scoring, sampling or coding.
 
     Symbols are integers (batch, channels, *spatial), which the flow has checked; logits are
-    (batch, K, channels, *spatial). What a layer does with one sample never depends on the rest of the batch.
+    (batch, K, channels, *spatial). How a layer transforms one sample never depends on the rest of the batch, and it
+    never modifies its input in place.
 
     A layer implements `output_shape`, `forward` and `inverse`. The other methods have defaults that are right for a
     layer that keeps the shape of its input and factors nothing out.
@@ -97,7 +98,7 @@ class Layer(Freezable, ABC):
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the output for an input of `shape`; raise an error for a shape that cannot work.
+        """Return the shape of the output for an input of `shape`; raise an error for an unsupported shape.
 
         Arguments:
             shape: (channels, *spatial) of one sample, with None for any spatial size.

@@ -50,7 +50,7 @@ class Net(nn.Module, ABC):
         """Return the shape of the symbols predicted from symbols of `shape`; raise an error if that is impossible."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Predict.
+        """Return the logits of the predicted symbols.
 
         Arguments:
             x: Symbols (batch, in_channels, *spatial), or one-hot vectors (batch, K, in_channels, *spatial) in floating
@@ -95,7 +95,7 @@ class NetSpec(Spec, ABC):
 def channels_of(shape: Shape) -> int:
     """Return the number of channels of a shape."""
     if not shape or shape[0] is None:
-        raise ValueError(f"symbols of shape {shape} have no number of channels")
+        raise ValueError(f"symbols of shape {shape} do not include a number of channels")
     return shape[0]
 
 
@@ -105,7 +105,7 @@ def pad_width(width: int) -> int:
 
 
 def start_at_zero(layer: Affine) -> Affine:
-    """Set a last layer to zero, so that an untrained classifier has no preference and its coupling is the identity."""
+    """Set a last layer to zero, so that an untrained classifier prefers no class and its coupling is the identity."""
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

@@ -1,6 +1,6 @@
 """Logits that a coupling can act on: the same for a sample in every batch."""
 
-__all__ = ["evaluation_mode", "stable_logits"]
+__all__ = ["PER_NAT", "evaluation_mode", "stable_logits"]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-_GRID = 1024
+PER_NAT = 1024
+"""The grid of stable logits: multiples of 1/1024 nat."""
 
 
 @torch.no_grad()
@@ -36,7 +37,7 @@ def stable_logits(net: nn.Module, given: Tensor) -> Tensor:
     if not logits.isfinite().all():
         raise ValueError(f"the logits contain {logits[~logits.isfinite()][0].item()}; are the weights finite?")
     # Not to the nearest multiple: nets do produce numbers such as 1/2048, halfway between two.
-    return (logits * _GRID + 1 / 3).floor()
+    return (logits * PER_NAT + 1 / 3).floor()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Training: layer by layer, or end to end where the layers ask for it."""
+"""Training: layer by layer, or end to end if the layers require it."""
 
 __all__ = ["PAPER", "Fitted", "RunConflictError", "TrainingConfig", "TrainingError", "fit", "relaxed_log_prob"]
 

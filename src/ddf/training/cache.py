@@ -116,9 +116,9 @@ class Cache:
             position += count * self.row_bytes
         return batch.to(self.device)
 
-    def through(self, carry: Callable[[Tensor], Tensor], shape: Shape, size: int = 512) -> "Cache":
+    def through(self, carry: Callable[[Tensor], Tensor], shape: Shape, name: str, size: int = 512) -> "Cache":
         """Return a cache of the output of `carry` for every row, and free this one."""
-        result = Cache(self.rows, shape, self.num_classes, self.device, self.cap, self.folder, self.name, self.draws)
+        result = Cache(self.rows, shape, self.num_classes, self.device, self.cap, self.folder, name, self.draws)
         start = 0
         for batch in self.batches(size):
             result.write(start, carry(batch))

@@ -12,7 +12,7 @@ class TrainingDisplay:
 
     Arguments:
         parts: The number of parts to train.
-        shown: Whether to show anything; None means yes.
+        shown: Whether to show anything; None for the default, True.
     """
 
     def __init__(self, parts: int, shown: bool | None = None) -> None:

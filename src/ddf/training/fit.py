@@ -243,6 +243,12 @@ def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConf
             first = owners.setdefault(id(layer.net), number)
             if first != number:
                 raise ValueError(f"layers {first} and {number} share a net; each needs its own")
+        elif not _is_joint(flow) and next(layer.parameters(), None) is not None and not layer.frozen:
+            warnings.warn(
+                f"layer {number}: {type(layer).__name__} has parameters, but only the nets of `Conditional` layers "
+                "are trained",
+                stacklevel=3,
+            )
     if all(part.frozen for part in flow.parts()):
         warnings.warn("all parts of this flow are frozen, so nothing is trained; call flow.thaw() first", stacklevel=3)
 

@@ -50,20 +50,25 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session)
                 tensors, facts = finished
                 layer.net.load_state_dict(tensors)
                 session.progress.end()
+            # On validation data, because nets are overconfident on the data they were trained on.
+            counts = layer.count(validation.batches())
+            if counts is not None:
+                layer.set_counts(session.processes.sum(counts), session.config.smoothing)
         layer.freeze()
         start = time.monotonic()
         shape = layer.output_shape(train.shape)
         with torch.no_grad():
-            train = train.through(layer.carry, shape)
-            validation = validation.through(layer.carry, shape)
+            name = f"the output of layer {number}, {type(layer).__name__}"
+            train = train.through(layer.carry, shape, name)
+            validation = validation.through(layer.carry, shape, name)
         if facts is not None:
             facts["push_seconds"] = round(time.monotonic() - start, 3)
             parts.append(facts)
             if new:
                 session.run.log(part=number, **facts)
     if not flow.base.frozen:
-        counts = session.processes.sum(flow.base.count(train.batches()))
-        flow.base.set_counts(counts, session.config.smoothing).freeze()
+        found = session.processes.sum(flow.base.count(train.batches()))
+        flow.base.set_counts(found, session.config.smoothing).freeze()
     train.drop()
     validation.drop()
     return parts

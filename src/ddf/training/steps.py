@@ -141,7 +141,7 @@ class GraphStepper(Stepper):
             with torch.cuda.graph(graph):
                 self._step(self.train.symbols.index_select(0, self.index))
             self.graph = graph
-        except RuntimeError as error:  # a custom net may do what cannot be recorded
+        except RuntimeError as error:  # a custom net may use operations that cannot be recorded
             self.recordable = False
             warnings.warn(
                 f"training is slower because a step cannot be recorded as a CUDA graph: {error}", stacklevel=2

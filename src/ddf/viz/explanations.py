@@ -25,7 +25,7 @@ _FIRST_RANK, _LAST_RANK = np.array([[250, 170, 90], [90, 0, 20]])  # the colors 
 def explanation(states: Sequence["State"], bits: Array, colors: Sequence[Color], path: str | PathLike[str]) -> None:
     """Draw a sample after each layer of a flow, and below it the bits of each pixel.
 
-    Classes have their colors. Ranks are white where the prediction was right, and darker the further off it was.
+    Classes have their colors. Ranks are white where the prediction was right, and darker the larger the error was.
 
     Arguments:
         states: The result of `ddf.analysis.states_of`.
