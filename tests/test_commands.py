@@ -600,7 +600,7 @@ def test_invalid_use_of_models_is_rejected(tmp_path: Path, masks: Path, model: P
         "train", "eight-gaussians", "-o", tmp_path / "run", "--preset", "best", code=2
     )
     assert "'abacus' is not a device" in ddf("sample", model, "-o", tmp_path / "s.png", "--device", "abacus", code=2)
-    assert "does not find cuda:99" in ddf("sample", model, "-o", tmp_path / "s.png", "--device", "cuda:99", code=2)
+    assert "cannot find cuda:99" in ddf("sample", model, "-o", tmp_path / "s.png", "--device", "cuda:99", code=2)
     assert not (tmp_path / "run").exists()
 
 

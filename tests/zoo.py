@@ -80,7 +80,7 @@ class PlainNet(nn.Module):
 def counted(layer: DenoisingSplit, shape: tuple[int, ...]) -> DenoisingSplit:
     """Fit the tables of a layer to some samples."""
     x = torch.randint(layer.num_classes, (200, *shape), generator=torch.Generator().manual_seed(7))
-    return layer.set_counts(layer.count([x]), smoothing=0.5)
+    return layer.set_counts(layer.count([x]))
 
 
 # Name → for K classes, a layer and the shape of a small sample. Maps have 4 symbols and vectors 2: few enough to
@@ -245,7 +245,7 @@ def denoising_split_flow() -> IntegerFlow:
     x = torch.randint(5, (200, 1, 8, 4), generator=torch.Generator().manual_seed(7))
     for layer in flow.layer_list():
         if isinstance(layer, DenoisingSplit):
-            layer.set_counts(layer.count([x]), smoothing=0.5)
+            layer.set_counts(layer.count([x]))
         x = layer.carry(x)
     return IntegerFlow(flow)
 

@@ -1,6 +1,6 @@
 """Explanations: the bits of every symbol, and a sample after each layer."""
 
-__all__ = ["Bits", "State", "bits_of", "states_of"]
+__all__ = ["Bits", "State", "bits_of", "name_of", "states_of"]
 
 from dataclasses import dataclass
 from math import log, prod

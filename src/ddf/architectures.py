@@ -9,6 +9,7 @@ from math import gcd
 from ddf.layers import ChannelSplit, Partition
 from ddf.spec import (
     DenoisingCouplingSpec,
+    DenoisingSplitSpec,
     DenseNetSpec,
     FlowSpec,
     LayerSpec,
@@ -24,7 +25,11 @@ _HALVES = ChannelSplit()
 
 
 def eight_gaussians(
-    coupling: str = "denoising", couplings: int = 1, net: NetSpec | None = None, scale: bool = True
+    coupling: str = "denoising",
+    couplings: int = 1,
+    net: NetSpec | None = None,
+    scale: bool = True,
+    temperature: float = 0.1,
 ) -> FlowSpec:
     """Return the spec of the paper's toy flow: pairs of symbols with 91 classes, and one coupling.
 
@@ -33,6 +38,7 @@ def eight_gaussians(
         couplings: The number of couplings; the paper uses one. They transform the two symbols alternately.
         net: The net to use instead of the paper's MLP.
         scale: Whether modular couplings scale as well as shift.
+        temperature: The temperature of modular couplings.
 
     Examples:
         >>> eight_gaussians(couplings=2).build()
@@ -47,7 +53,7 @@ def eight_gaussians(
     layers: list[LayerSpec] = []
     for i in range(couplings):
         layers += [ShuffleSpec(permutation=(1, 0))] if i else []
-        layers += [_coupling(coupling, net or MLPSpec(), top=91, scale=scale)]
+        layers += [_coupling(coupling, net or MLPSpec(), top=91, scale=scale, temperature=temperature)]
     return FlowSpec(num_classes=91, shape=(2,), layers=tuple(layers))
 
 
@@ -62,11 +68,14 @@ def binary_mnist(
     """Return the spec of a flow of binary maps of 28 × 28 with four couplings.
 
     Arguments:
-        coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow.
+        coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow; `"split"` for a
+            denoising split in place of each coupling and its split prior; `"none"` for split priors without couplings,
+            and `"none, one by one"` for split priors that factor out one channel each.
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: The net to use instead of the paper's DenseNet of 8 blocks.
-        shuffles: `"random"`, drawn from the seed of the flow as in the paper, or `"lattice"`; see `lattice_split`.
+        shuffles: The order of the channels: `"random"`, drawn from the seed of the flow as in the paper; `"lattice"`
+            (see `lattice_split`), or `"lattice, halves"`, in which each coupling transforms half of the channels.
         temperature: The temperature of modular couplings.
     """
     return _multiscale(
@@ -90,22 +99,24 @@ def cityscapes(
     top: int = 4,
     shuffles: str = "random",
     temperature: float = 0.1,
+    couplings: tuple[int, ...] | None = None,
 ) -> FlowSpec:
     """Return the spec of a flow of 32 × 64 maps of 8 classes, with six couplings, or five without split priors.
 
     Arguments:
-        coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow.
+        coupling: The kind of coupling; see `binary_mnist`.
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: The net to use instead of the paper's DenseNet of 15 blocks.
         top: The number of classes that each coupling ranks, the paper's h. The last coupling ranks all classes.
-        shuffles: `"random"`, drawn from the seed of the flow as in the paper, or `"lattice"`; see `lattice_split`.
+        shuffles: The order of the channels; see `binary_mnist`.
         temperature: The temperature of modular couplings.
+        couplings: The number of couplings after each squeeze; if None, as in the paper.
     """
     return _multiscale(
         num_classes=8,
         shape=(1, 32, 64),
-        couplings=(2, 2, 2) if split_priors else (1, 2, 2),
+        couplings=couplings or ((2, 2, 2) if split_priors else (1, 2, 2)),
         top=top,
         coupling=coupling,
         factor_out=factor_out if split_priors else None,
@@ -122,7 +133,7 @@ def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowS
     24 pieces; the symbols of a piece are predicted independently of each other.
 
     Arguments:
-        num_classes: The number of classes K: the largest of all columns.
+        num_classes: The number of classes K: that of the column with the most.
         columns: The number of symbols in each vector.
         net: The net to use instead of an MLP.
 
@@ -153,9 +164,9 @@ def _multiscale(
     shuffles: str,
     temperature: float,
 ) -> FlowSpec:
-    """For each number n in `couplings`, add a squeeze and n times a shuffle, a coupling and an optional split prior."""
-    if shuffles not in ("random", "lattice"):
-        raise ValueError(f"shuffles={shuffles!r} must be 'random' or 'lattice'")
+    """For each number n in `couplings`, add a squeeze and n repeats of shuffle, coupling and optional split prior."""
+    if shuffles not in ("random", "lattice", "lattice, halves"):
+        raise ValueError(f"shuffles={shuffles!r} must be 'random', 'lattice' or 'lattice, halves'")
     layers: list[LayerSpec] = []
     number, last = 0, sum(couplings) - 1
     channels = [Channel(0, 0)]
@@ -166,22 +177,37 @@ def _multiscale(
         channels = [replace(c, row=c.row + i, column=c.column + j) for c in channels for i, j in offsets]
         cell *= 2
         for _ in range(count):
-            partition = _HALVES
+            given, moved = list(range(len(channels) // 2)), list(range(len(channels) // 2, len(channels)))
             if shuffles == "random":
                 layers += [ShuffleSpec()]
             else:
                 given, moved = lattice_split(channels)
+                if shuffles == "lattice, halves":
+                    given, moved = _halved(channels, given, moved)
                 layers += [ShuffleSpec(permutation=(*given, *moved))]
-                if len(given) != len(moved):
-                    partition = ChannelSplit(len(given))
-                transformed = [replace(channels[i], transformed=channels[i].transformed + 1) for i in moved]
-                kept = [channels[i] for i in given]
-                channels = {None: [*kept, *transformed], "b": kept, "a": transformed}[factor_out]
             choices = num_classes if number == last else top
-            layers += [_coupling(coupling, net, choices, temperature=temperature, partition=partition)]
-            layers += [] if factor_out is None else [SplitPriorSpec(net, factor_out)]
+            layers += _step(coupling, net, len(given), len(moved), choices, temperature, factor_out)
+            transformed = [replace(channels[i], transformed=channels[i].transformed + 1) for i in moved]
+            kept = [channels[i] for i in given]
+            leaves = factor_out or ("b" if coupling in ("split", "none", "none, one by one") else None)
+            channels = {None: [*kept, *transformed], "b": kept, "a": transformed}[leaves]
             number += 1
     return FlowSpec(num_classes, shape, tuple(layers))
+
+
+def _step(
+    coupling: str, net: NetSpec, given: int, moved: int, top: int, temperature: float, factor_out: str | None
+) -> list[LayerSpec]:
+    """Return the layers after a shuffle: a coupling and a split prior, or what takes their place."""
+    partition = _HALVES if given == moved else ChannelSplit(given)
+    if coupling == "split":
+        return [DenoisingSplitSpec(net, partition)]
+    if coupling == "none":
+        return [SplitPriorSpec(net, partition=partition)]
+    if coupling == "none, one by one":
+        return [SplitPriorSpec(net, partition=ChannelSplit(given + i)) for i in reversed(range(moved))]
+    layers = [_coupling(coupling, net, top, temperature=temperature, partition=partition)]
+    return layers if factor_out is None else [*layers, SplitPriorSpec(net, factor_out)]
 
 
 @dataclass(frozen=True)
@@ -223,6 +249,14 @@ def lattice_split(channels: Sequence[Channel]) -> tuple[list[int], list[int]]:
     return [i for i in range(len(channels)) if i not in moved], moved
 
 
+def _halved(channels: Sequence[Channel], given: list[int], moved: list[int]) -> tuple[list[int], list[int]]:
+    """Add the least transformed of the given channels to those to predict, until they are half of the channels."""
+    others = [i for i in given if channels[i].transformed > channels[moved[0]].transformed]
+    others.sort(key=lambda i: (channels[i].transformed, i))
+    moved = [*moved, *others[: len(channels) // 2 - len(moved)]]
+    return [i for i in given if i not in moved], moved
+
+
 def _coupling(
     kind: str,
     net: NetSpec,
@@ -235,4 +269,4 @@ def _coupling(
         return DenoisingCouplingSpec(net, top, partition)
     if kind == "modular":
         return ModularCouplingSpec(net, scale, temperature, partition)
-    raise ValueError(f"coupling={kind!r} must be 'denoising' or 'modular'")
+    raise ValueError(f"coupling={kind!r} must be 'denoising', 'modular', 'split', 'none' or 'none, one by one'")

@@ -95,7 +95,7 @@ class FactorizedCategorical(Freezable):
 
     @torch.no_grad()
     def set_counts(self, counts: Tensor, smoothing: float = 0.5) -> "FactorizedCategorical":
-        """Set the probabilities to the frequencies of counts, after adding `smoothing` to each count."""
+        """Set the probabilities from class counts, after adding `smoothing` to each count."""
         if self.frozen:
             raise ValueError("the base is frozen; call thaw() before fitting it again")
         if not 0 < smoothing < inf:

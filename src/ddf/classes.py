@@ -104,7 +104,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table, each with its own classes, which are texts.
+    """The columns of a table, each with its own classes, which are strings.
 
     Arguments:
         names: The names of the columns.
@@ -123,11 +123,11 @@ class Columns:
 
     @property
     def num_classes(self) -> int:
-        """The largest number of classes of a column."""
+        """The largest number of classes in any column."""
         return max(len(column) for column in self.values)
 
     def to_symbols(self, rows: list[list[str]]) -> np.ndarray[Any, Any]:
-        """Convert rows of texts to symbols."""
+        """Convert rows of strings to symbols."""
         tables = [{text: i for i, text in enumerate(column)} for column in self.values]
         symbols = []
         for number, row in enumerate(rows, 1):
@@ -141,7 +141,7 @@ class Columns:
         return np.array(symbols, dtype=np.uint8 if self.num_classes <= 256 else np.int32).reshape(-1, len(tables))
 
     def to_values(self, symbols: np.ndarray[Any, Any]) -> list[list[str]]:
-        """Convert symbols to texts; a symbol that its column does not have becomes an empty text."""
+        """Convert symbols to strings; a symbol that its column does not have becomes an empty string."""
         return [
             [column[symbol] if symbol < len(column) else "" for column, symbol in zip(self.values, row, strict=True)]
             for row in symbols.tolist()

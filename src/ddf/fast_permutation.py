@@ -30,7 +30,7 @@ def check_theta(theta: Tensor, top: int, dim: int) -> int:
 
 
 def positive_zero(theta: Tensor) -> Tensor:
-    """Replace −0 by +0, which sorts on some devices tell apart."""
+    """Replace −0 with +0, because sorting tells them apart on some devices."""
     return theta + 0.0 if theta.is_floating_point() else theta
 
 

@@ -54,7 +54,7 @@ class Flow(nn.Module):
     """An exact-likelihood model of categorical data: invertible layers, and a base distribution of their output.
 
     `to_latents` walks from data to latents and `to_data` from latents to data. Everything else is a small function of
-    these two: the symbols that layers and base emit are scored, stored or coded, and those that they draw are sampled,
+    these two: the symbols that layers and bases emit are scored, stored or coded, and those that they draw are sampled,
     replayed or decoded.
 
     References:
@@ -241,7 +241,7 @@ class Flow(nn.Module):
         Arguments:
             n: Number of samples.
             generator: Random number generator, on the device of the flow; PyTorch's default one if None.
-            size: Spatial size of the samples, for a flow of any size.
+            size: Spatial size of the samples, if the flow accepts any.
             batch_size: Number of samples to process at a time.
         """
         if n < 0:
@@ -289,7 +289,7 @@ class Flow(nn.Module):
         return spec
 
     def get_extra_state(self) -> Tensor:
-        """Return the classes as the bytes of a JSON text."""
+        """Return the classes as JSON, encoded as bytes."""
         text = json.dumps(None if self.classes is None else self.classes.to_plain())
         return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
@@ -334,7 +334,7 @@ class Flow(nn.Module):
             raise ValueError(f"the flow models samples of shape {format_shape(self.shape)}, not {format_shape(shape)}")
 
     def _batches(self, x: Tensor, batch_size: int) -> Iterator[Tensor]:
-        """Check data, which no layer does, and yield it in batches on the flow's device."""
+        """Check data, because layers do not, and yield it in batches on the flow's device."""
         x = check_symbols(x, self.num_classes)
         if x.ndim == 0:
             raise ValueError("x is a single symbol, but an axis of samples is needed")

@@ -98,7 +98,7 @@ def about(header: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def reading(message: str) -> Iterator[None]:
-    """Convert every error that the contents of a file can cause to a `DamagedFileError`.
+    """Turn every error that the contents of a file can cause into a `DamagedFileError`.
 
     Arguments:
         message: The beginning of its message: the name of the file, and what is wrong with it.

@@ -1,4 +1,4 @@
-"""Every kind of model: load it from a file."""
+"""Load a model of any kind from a file."""
 
 __all__ = ["known_model", "load", "model_from_bytes"]
 

@@ -63,7 +63,7 @@ def _saved(picture: Any, kind: str, **settings: Any) -> bytes:
 
 
 def _png(part: Array) -> bytes:
-    """With a palette, of as many bits as the classes take."""
+    """Use a palette and only as many bits as needed."""
     from PIL import Image
 
     bits = next(bits for bits in (1, 2, 4, 8) if part.max(initial=0) < 1 << bits)

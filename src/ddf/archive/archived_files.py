@@ -114,7 +114,7 @@ class FileWriter:
         self.problems: list[tuple[str, str]] = []  # files not archived as their names suggest, and why
 
     def add(self, path: str | PathLike[str], name: str) -> None:
-        """Add a file under a name. If it cannot be read, or not as its name suggests, it is listed in `problems`."""
+        """Add a file under a name. If it is unreadable or not what its name suggests, it is listed in `problems`."""
         path = Path(path)
         stored = self._storable(name)
         if stored in self.archive.names:

@@ -108,7 +108,7 @@ def _reads_back(array: Array, format_: FileFormat) -> bool:
 
 
 def _beyond_palette(array: Array, format_: FileFormat) -> bool:
-    """Return whether an image has values for which Pillow's PNG files with this palette have too few bits."""
+    """Return whether an image has values that need more bits than Pillow uses for this palette."""
     colors = len(format_.palette) // 3
     fits = next(limit for limit in (2, 4, 16, 256) if colors <= limit)
     return format_.type == "PNG" and format_.mode == "P" and bool(array.max() >= fits)

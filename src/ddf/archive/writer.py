@@ -61,7 +61,7 @@ class ArchiveWriter:
         embed_model: Whether to store the model in the archive, which can then be read without it.
         maps_per_block: The largest number of arrays of one shape that share a block. A block costs a few bytes and is
             decoded as a unit.
-        verify: Whether to decode everything before it is written.
+        verify: Whether to check everything, by decoding it, before writing it.
         append: Whether to add to an existing archive. It is replaced when the writer is closed; until then, other
             writers that append to it wait.
         overwrite: Whether to replace an existing file.
@@ -317,7 +317,7 @@ class ArchiveWriter:
         self._stack.close()
 
     def _end(self) -> None:
-        """Write the index unless a single block makes it superfluous, the SHA-256 if requested, and the footer."""
+        """Write the index (unless a single block makes it superfluous), the SHA-256 (if requested) and the footer."""
         index, start = self._index, self._position
         if len(index.table.sizes) == 1 and not index.formats:
             start = self._last_group
@@ -360,7 +360,7 @@ def compress(
         array: The array.
         model: The codec; None for a general-purpose compressor alone.
         embed_model: Whether to store the model in the archive.
-        verify: Whether to decode the array before it is returned.
+        verify: Whether to check the archive by decoding it.
         options: Other options of `ArchiveWriter`.
 
     Examples:

@@ -72,7 +72,7 @@ def formatted(commands: Commands, name: str, summary: str, description: str, *ex
         action="append",
         default=[],
         metavar="MODULE",
-        help="first import a Python module that defines layers or nets (default: none)",
+        help="before running, import a Python module that defines layers or nets (default: none)",
     )
     return parser
 
@@ -260,7 +260,7 @@ def device(text: str) -> str:
 
         number = int(text.partition(":")[2] or 0)
         if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-            raise argparse.ArgumentTypeError(f"PyTorch does not find {text} on this machine; pass cpu")
+            raise argparse.ArgumentTypeError(f"PyTorch cannot find {text} on this machine; pass cpu")
     return text
 
 

@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
         type=positive,
         default=1,
         metavar="N",
-        help="maps of equal size to code together; more make the archive smaller but extraction slower (default: 1)",
+        help="maps of equal size to code together; larger N: smaller archive, slower extraction (default: 1)",
     )
     add_threads(parser)
     add_max_size(parser)

@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
 def read_samples(
     model: "Flow | IntegerFlow", data: str, source: str | None = None
 ) -> "tuple[list[Array], tuple[str, ...]]":
-    """Read data as samples of a model's symbols, each with an axis of one sample, and what was skipped.
+    """Read data as samples of a model's symbols, each with a leading axis of size 1; also return what was skipped.
 
     Raises:
         ValueError: The data does not fit the model.
@@ -237,7 +237,7 @@ def _score_maps(model: "CausalFlow", maps: "list[Array]", scores: _Scores) -> di
 
 
 def read_maps(data: str) -> "tuple[list[Array], tuple[str, ...]]":
-    """Read label maps (height, width), and what was skipped."""
+    """Read label maps (height, width); also return what was skipped."""
     from ddf.data.label_maps import read_label_maps
     from ddf.labelmaps.labels import MOST_LABELS
 

@@ -79,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
         "Print a script that completes commands, options and file names.",
         'eval "$(ddf completion bash)"',
     )
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell to complete in")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell to print the script for")
     completion.set_defaults(run=_complete)
     return parser
 
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import(modules: Sequence[str]) -> None:
-    """Import modules that define layers or nets, also from the current folder."""
+    """Import modules that define layers or nets, including from the current folder."""
     if modules:
         sys.path.insert(0, str(Path.cwd()))
     for name in modules:
@@ -130,7 +130,7 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _failed(error: Exception, command: str) -> int:
-    """Print an error in one line, and return the exit code."""
+    """Print an error on one line, and return the exit code."""
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has exited
         return 0

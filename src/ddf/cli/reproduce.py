@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--model", choices=("df", "ddf", "both"), default="both", help="the model to train (default: both)"
     )
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds, from 0 (default: 3)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds, starting at 0 (default: 3)")
     add_device(parser)
     parser.add_argument("--mnist", metavar="FOLDER", help="the folder of the MNIST idx files (default: download them)")
     parser.add_argument(

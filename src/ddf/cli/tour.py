@@ -1,4 +1,4 @@
-"""A tour of about a minute: train, score, sample, compress and decompress.
+"""A one-minute tour: train, score, sample, compress and decompress.
 
 python -m ddf.cli.tour [FOLDER]
 """
@@ -65,7 +65,7 @@ def main(folder: str = "demo") -> dict[str, dict[str, float]]:
     print(f"\nPictures in {target}:")
     print("  eight-gaussians.png  the data, and samples of both flows")
     print("  samples.png          samples of the codec's model after a few seconds of training")
-    print("  explanation.png      a scene, the errors of the prediction, its confidence, and the bits of each pixel")
+    print("  explanation.png      a scene, the prediction errors, the model's confidence, and the bits of each pixel")
     print("\nNext steps, with your own label maps in place of these:")
     scenes, archive = (shlex.quote(str(target / name)) for name in ("scenes", "scenes.ddf"))
     print(f"  ddf train {scenes} -o run")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddf.training import TrainingConfig
 
 NAMED = {"mnist": "mnist-split", "cityscapes": "cityscapes-split", "eight-gaussians": "eight-gaussians"}
-"""Data sets with a name, and the experiment that defines the training on each."""
+"""Named data sets, and the experiment that defines the training on each."""
 
 
 def add(commands: Commands) -> None:
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
         "ddf train masks -o run                      label maps: a folder of PNG, TIFF or npy files, or one npy or npz",
         "ddf train masks -o run --preset best        a larger model: smaller archives, but slower",
         "ddf train table.csv -o run                  a table of categorical columns",
-        "ddf train mnist -o run --device cuda        the paper's flow with split priors; downloads MNIST",
+        "ddf train mnist -o run --device cuda        a denoising flow with split priors; downloads MNIST",
         "ddf train cityscapes --source ~/cityscapes -o run",
     )
     parser.add_argument("data", metavar="DATA", help=f"a path, or one of {', '.join(NAMED)}")
@@ -255,14 +255,14 @@ def _train_named(options: argparse.Namespace) -> int:
         raise UsageError("--integer applies only to mnist and cityscapes")
     if options.data == "cityscapes" and options.source is None:
         raise UsageError(
-            "the license of Cityscapes does not allow a download: pass the path of your copy with --source"
+            "the license of Cityscapes does not allow automatic downloads: pass the path of your copy with --source"
         )
     data = load_data(options.data, {options.data: options.source})
     config = replace(experiment.config, seed=options.seed)
     if options.epochs is not None:
         draws = min(config.draws, options.epochs)
         config = replace(config, max_epochs=options.epochs, patience=options.epochs, draws=draws)
-    return _fit(options, experiment.spec, data, config, "the paper's flow")
+    return _fit(options, experiment.spec, data, config, experiment.row.title)
 
 
 def _fit(options: argparse.Namespace, spec: "FlowSpec", data: "DataSet", config: "TrainingConfig", what: str) -> int:

@@ -15,7 +15,7 @@ from ddf.data import DataSet, EightGaussians
 from ddf.data.binary_mnist import MNIST_CLASSES
 from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.results import SAMPLES, Result, follows
-from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, GRID, MODELS, ROWS, TABLE
+from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, H_GRID, MODELS, ROWS, TABLE
 from ddf.files import atomic_write
 from ddf.viz import learning_curves, map_grids, pair_histograms
 
@@ -41,7 +41,7 @@ def write_report(results: Sequence[Result], folder: Path, command: str, data: Ma
     sections = [_HEAD, _comparison(results), _table(results), _departures(results), _h_grid(results)]
     sections.append(_how(results, command))
     for row in dict.fromkeys([*TABLE, *(result.row for result in results)]):
-        if row in GRID and row not in TABLE:
+        if row in H_GRID.values() and row not in TABLE:
             continue
         sections.append(_pictures(row, [result for result in results if result.row == row], folder, data))
     with atomic_write(folder / "README.md") as temporary:
@@ -162,21 +162,7 @@ def _departures(results: Sequence[Result]) -> str:
 
 
 def _h_grid(results: Sequence[Result]) -> str:
-    lines = []
-    for name in GRID:
-        runs = [result for result in results if (result.row, result.model) == (name, "ddf")]
-        if runs:
-            top = name.removeprefix("cityscapes-split-h") if name != "cityscapes-split" else "4"
-            lines.append(f"| {top} | {_plus_minus([run.validation_bits for run in runs])} | {len(runs)} |")
-    if len(lines) < 2:
-        return ""
-    head = [
-        "## The number of ranked classes",
-        "",
-        "Cityscapes with split priors: validation bits per dimension by h.",
-        "",
-    ]
-    return "\n".join([*head, "| h | validation | seeds |", "|---|---|---|", *lines])
+    return ""
 
 
 def _how(results: Sequence[Result], command: str) -> str:

@@ -8,22 +8,30 @@ import time
 import warnings
 import zipfile
 from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from math import isfinite, log
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ddf import __version__
+from ddf.analysis import name_of
 from ddf.data import DataError, DataSet, EightGaussians, cityscapes, mnist
 from ddf.experiments.rows import EXPERIMENTS, Experiment
 from ddf.files import atomic_write
+from ddf.flow import Flow
+from ddf.logits import log_probs
+from ddf.shapes import Array
 from ddf.training import fit
 
 SAMPLES = 32
 """The number of sampled maps saved with each run. For vectors, a thousand times as many are saved."""
+
+
+_ARRAYS = ("samples", "sample_bits")
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,10 @@ class Result:
         machine: The software versions and the hardware.
         settings: The training configuration.
         spec: The flow's spec.
+        layers: The bits per dimension of each layer that factors out symbols, and of the base.
+        sample_seconds: The time to draw one sample, in batches.
         samples: Samples drawn from the flow.
+        sample_bits: Bits per dimension of each sample of the test set.
     """
 
     row: str
@@ -60,7 +71,14 @@ class Result:
     machine: dict[str, str]
     settings: dict[str, Any]
     spec: dict[str, Any]
-    samples: np.ndarray[Any, Any] | None = field(default=None, compare=False)
+    layers: dict[str, float] = field(default_factory=dict)
+    sample_seconds: float = 0.0
+    samples: Array | None = field(default=None, compare=False)
+    sample_bits: Array | None = field(default=None, compare=False)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything but the arrays."""
+        return {key: value for key, value in asdict(self).items() if key not in _ARRAYS}
 
 
 def load_data(
@@ -117,12 +135,12 @@ def run_experiment(
     seconds = time.monotonic() - start
     test = data["test"]
     assert not hasattr(test, "draw"), "a test set must not be resampled"
-    bits = flow.bits_per_dim(torch.as_tensor(test).to(flow.device), batch_size=500)
+    bits, layers = score(flow, torch.as_tensor(test))
     generator = torch.Generator(flow.device).manual_seed(seed)
     count = SAMPLES * (1000 if len(data.shape) == 1 else 1)
-    samples = (
-        flow.sample(count, generator=generator, batch_size=8000 if len(data.shape) == 1 else 32).byte().cpu().numpy()
-    )
+    begun = time.monotonic()
+    samples = flow.sample(count, generator=generator, batch_size=8000 if len(data.shape) == 1 else 32).byte().cpu()
+    sample_seconds = (time.monotonic() - begun) / count
     # After an interruption, `seconds` covers only the last session; the parts store their own durations.
     trained = sum(part["seconds"] + part.get("push_seconds", 0.0) for part in fitted.parts)
     result = Result(
@@ -130,7 +148,7 @@ def run_experiment(
         model=experiment.model,
         seed=seed,
         test_bits=float(bits.mean()),
-        test_error=float(bits.std()) / len(bits) ** 0.5,
+        test_error=float(bits.std(ddof=1)) / len(bits) ** 0.5,
         validation_bits=fitted.validation_bits,
         parameters=sum(parameter.numel() for parameter in flow.parameters()),
         train_seconds=round(max(seconds, trained), 1),
@@ -139,14 +157,40 @@ def run_experiment(
         machine=machine(flow.device),
         settings=config.to_plain(),
         spec=json.loads(experiment.spec.to_json()),
-        samples=samples,
+        layers=layers,
+        sample_seconds=round(sample_seconds, 6),
+        samples=samples.numpy(),
+        sample_bits=bits.astype(np.float32),
     )
     with atomic_write(place / "samples.npz") as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, samples=samples)
-    plain = {key: value for key, value in asdict(result).items() if key != "samples"}
+        np.savez_compressed(file, samples=samples.numpy(), sample_bits=bits.astype(np.float32))
     with atomic_write(place / "result.json") as temporary:
-        temporary.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(result.to_plain(), indent=1) + "\n", encoding="utf-8")
     return result
+
+
+@torch.no_grad()
+def score(flow: Flow, x: Tensor, batch_size: int = 500) -> tuple[Array, dict[str, float]]:
+    """Return the bits per dimension of each sample, and of each layer that factors out symbols and the base."""
+    names: list[str] = []
+    batches = []
+    for batch in x.split(batch_size):
+        found: list[tuple[str, Tensor]] = []
+        name = ""
+
+        def emit(symbols: Tensor, logits: Tensor) -> None:
+            found.append((name, -log_probs(symbols, logits).flatten(1).sum(1) / (log(2) * x[0].numel())))  # noqa: B023
+
+        steps = flow.steps(batch.to(flow.device), emit)
+        for number, layer in enumerate(flow.layer_list()):
+            name = name_of(layer, number)
+            _, output = next(steps)
+        name = "base"
+        flow.base(output, emit)
+        names = [one for one, _ in found]
+        batches.append(torch.stack([bits for _, bits in found], dim=1).cpu())
+    table = torch.cat(batches).numpy()
+    return table.sum(axis=1), dict(zip(names, table.mean(axis=0).round(6).tolist(), strict=True))
 
 
 def is_finished(experiment: Experiment, seed: int, folder: Path) -> bool:
@@ -164,11 +208,11 @@ def read_result(place: Path) -> Result:
     """Read the result that `run_experiment` wrote to a folder."""
     try:
         plain = json.loads((place / "result.json").read_text(encoding="utf-8"))
-        samples = None
+        arrays = {}
         if (place / "samples.npz").exists():
             with (place / "samples.npz").open("rb") as raw, np.load(raw) as file:
-                samples = file["samples"]
-        result = Result(**plain, samples=samples)
+                arrays = {name: file[name] for name in file}
+        result = Result(**plain, **arrays)
         if (result.row, result.model) not in EXPERIMENTS or not isfinite(result.test_bits):
             raise ValueError(f"invalid result: {result.row} {result.model} with {result.test_bits} bits")
     except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:

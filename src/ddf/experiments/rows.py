@@ -1,19 +1,39 @@
-"""The rows of the paper's Table 1 and some more, as plain data."""
+"""The experiments: the rows of the paper's Table 1 and its ablations, as plain data."""
 
-__all__ = ["EXPERIMENTS", "FAITHFUL", "GRID", "MODELS", "ROWS", "TABLE", "Experiment", "Row"]
+__all__ = [
+    "COUPLINGS",
+    "DF_ABLATION",
+    "EXPERIMENTS",
+    "FAITHFUL",
+    "H_GRID",
+    "LADDER",
+    "MODELS",
+    "ROWS",
+    "TABLE",
+    "Experiment",
+    "Row",
+]
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ddf import architectures
-from ddf.spec import FlowSpec, MLPSpec
+from ddf.spec import DenseNetSpec, FlowSpec, MLPSpec
 from ddf.training.config import TrainingConfig
 
-MODELS = {"df": "Discrete Flow", "ddf": "Discrete Denoising Flow"}
+MODELS = {
+    "df": "Discrete Flow",
+    "ddf": "Discrete Denoising Flow",
+    "ds": "denoising splits",
+    "sp": "split priors only",
+    "sp-wide": "split priors only, as many parameters",
+    "sp-fine": "split priors only, one channel at a time",
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: a data set, with a flow of each model.
+    """A row of a table: a data set, with flows of one or more models.
 
     Arguments:
         name: Its name on the command line.
@@ -70,9 +90,18 @@ _LATTICE = "channels in lattice order instead of a random one"
 _GIVEN = ", later couplings predict from all transformed channels instead of from half of the channels"
 _LOCAL = "cosine decay, moving average of the weights"
 _JOINT = "cosine decay, a higher learning rate for the base, a different relaxation (see Flow.relaxed_log_prob)"
+_MNIST_LOCAL = f"batches of 128, 12 epochs per net, a warm-up of 100 steps, {_LOCAL}"
+_CITYSCAPES_LOCAL = f"40 epochs per net, a warm-up of 100 steps, mirrored maps, {_LOCAL}"
 
 
 def _experiments() -> list[Experiment]:
+    found = _table()
+    rows = {experiment.row.name: experiment.row for experiment in found}
+    return [*found, *_faithful(rows), *_ladder(rows), *_grids(rows), *_df_ablation(rows)]
+
+
+def _table() -> list[Experiment]:
+    """Return our presets for the paper's rows, and for those with split priors the other uses of a prediction."""
     toy = Row(
         "eight-gaussians",
         "8 Gaussians",
@@ -88,65 +117,65 @@ def _experiments() -> list[Experiment]:
         Experiment(toy, "ddf", architectures.eight_gaussians(), _TOY),
         Experiment(toy, "df", architectures.eight_gaussians("modular", net=tanh, scale=False), _TOY_JOINT),
     ]
-    for split, order in ((False, ""), (True, ""), (True, "a")):
-        suffix = f"-split{order and '-' + order}" if split else ""
-        words = f", split priors{' in the order of appendix C' if order else ''}" if split else ""
-        order_words = _LATTICE if split else _LATTICE + _GIVEN
+    for split in (False, True):
+        suffix, words = ("-split", ", split priors") if split else ("", "")
+        order = _LATTICE if split else _LATTICE + _GIVEN
         rate = "" if split else "a learning rate of 0.0003, "
         heat = "" if split else "a warm-up of 100 steps, a temperature of 1, "
-        options = {"split_priors": split, "factor_out": order or "b", "shuffles": "lattice"}
         mnist = Row(
             f"mnist{suffix}",
             f"binary MNIST{words}",
             "mnist",
-            {}
-            if order
-            else {"df": (0.17, 0.01), "ddf": (0.16, 0.01)}
-            if split
-            else {"df": (0.37, 0.01), "ddf": (0.23, 0.01)},
+            {"df": (0.17, 0.01), "ddf": (0.16, 0.01)} if split else {"df": (0.37, 0.01), "ddf": (0.23, 0.01)},
             {
-                "ddf": f"batches of 128, 12 epochs per net, a warm-up of 100 steps, {_LOCAL}, {order_words}",
-                "df": f"batches of 128, 8 epochs, {rate}a warm-up of 100 steps, a temperature of 1, {_JOINT}, "
-                + order_words,
+                "ddf": f"{_MNIST_LOCAL}, {order}",
+                "df": f"batches of 128, 8 epochs, {rate}a warm-up of 100 steps, a temperature of 1, {_JOINT}, {order}",
+                **_others(_MNIST_LOCAL),
             },
         )
         city = Row(
             f"cityscapes{suffix}",
             f"Cityscapes{words}",
             "cityscapes",
-            {}
-            if order
-            else {"df": (0.65, 0.03), "ddf": (0.59, 0.03)}
-            if split
-            else {"df": (1.46, 0.0), "ddf": (0.79, 0.01)},
+            {"df": (0.65, 0.03), "ddf": (0.59, 0.03)} if split else {"df": (1.46, 0.0), "ddf": (0.79, 0.01)},
             {
-                "ddf": f"40 epochs per net, a warm-up of 100 steps, mirrored maps, {_LOCAL}, {order_words}",
-                "df": f"30 epochs, mirrored maps, {heat}{_JOINT}, {order_words}",
+                "ddf": f"{_CITYSCAPES_LOCAL}, {order}",
+                "df": f"30 epochs, mirrored maps, {heat}{_JOINT}, {order}",
+                **_others(_CITYSCAPES_LOCAL),
             },
         )
-        for row, make, local, joint, temperature in (
-            (mnist, architectures.binary_mnist, _MNIST, _MNIST_SPLIT_JOINT if split else _MNIST_JOINT, 1.0),
-            (
-                city,
-                architectures.cityscapes,
-                _CITYSCAPES,
-                _CITYSCAPES_SPLIT_JOINT if split else _CITYSCAPES_JOINT,
-                0.1 if split else 1.0,
-            ),
-        ):
-            found.append(Experiment(row, "ddf", make("denoising", **options), local))  # type: ignore[arg-type]
-            modular = make("modular", temperature=temperature, **options)  # type: ignore[arg-type]
-            found.append(Experiment(row, "df", modular, joint))
-    for top in (1, 2, 6, 8):
-        row = Row(
-            f"cityscapes-split-h{top}",
-            f"Cityscapes, split priors, h = {top}",
-            "cityscapes",
-            {},
-            {"ddf": f"40 epochs per net, a warm-up of 100 steps, mirrored maps, {_LOCAL}, {_LATTICE}"},
-        )
-        found.append(Experiment(row, "ddf", architectures.cityscapes(top=top, shuffles="lattice"), _CITYSCAPES))
-    return found + _faithful({experiment.row.name: experiment.row for experiment in found})
+        joint = (_MNIST_SPLIT_JOINT, _CITYSCAPES_SPLIT_JOINT) if split else (_MNIST_JOINT, _CITYSCAPES_JOINT)
+        for row, local, config in ((mnist, _MNIST, joint[0]), (city, _CITYSCAPES, joint[1])):
+            temperature = 0.1 if row.name == "cityscapes-split" else 1.0
+            found += [
+                Experiment(row, "ddf", _spec(row, "denoising", split_priors=split), local),
+                Experiment(row, "df", _spec(row, "modular", split_priors=split, temperature=temperature), config),
+            ]
+            if split or row is city:
+                found.append(Experiment(row, "ds", _spec(row, "split", split_priors=split), local))
+            if split:
+                wide = DenseNetSpec(8 if row is mnist else 15, hidden=736)
+                found += [
+                    Experiment(row, "sp", _spec(row, "none"), local),
+                    Experiment(row, "sp-wide", _spec(row, "none", net=wide), local),
+                    Experiment(row, "sp-fine", _spec(row, "none, one by one"), local),
+                ]
+    return found
+
+
+def _spec(row: Row, coupling: str, **options: Any) -> FlowSpec:
+    make = architectures.binary_mnist if row.data == "mnist" else architectures.cityscapes
+    return make(coupling, **{"shuffles": "lattice", **options})
+
+
+def _others(training: str) -> dict[str, str]:
+    """Return the differences from the paper of the models that the paper does not have."""
+    return {
+        "ds": f"a denoising split instead of each coupling and its split prior, {training}, {_LATTICE}",
+        "sp": f"no couplings, {training}, {_LATTICE}",
+        "sp-wide": f"no couplings, nets of width 736, {training}, {_LATTICE}",
+        "sp-fine": f"no couplings, a split prior for each channel, {training}, {_LATTICE}",
+    }
 
 
 def _faithful(rows: dict[str, Row]) -> list[Experiment]:
@@ -163,15 +192,15 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
         ("mnist-split-a", _MNIST_FAITHFUL, mnist),
         ("cityscapes-split-a", _CITYSCAPES_FAITHFUL, f"{width}, no mirrored maps"),
     ):
-        ours = rows[name]
+        ours = rows[name.removesuffix("-a")]
         order = "split priors factor out the transformed part, as in the authors' code but not in appendix C; "
         stated = order if name.endswith("-split") else "none that the paper specifies; "
         epochs = f"at most {config.max_epochs} epochs with a patience of {config.patience}"
+        title = f"{ours.title} in the order of appendix C" if name.endswith("-a") else ours.title
         row = replace(
             ours,
             name=f"{name}-faithful",
-            title=f"{ours.title}, faithful",
-            paper=rows[name.removesuffix("-a")].paper,
+            title=f"{title}, faithful",
             departures={
                 "ddf": f"{stated}unspecified there: {epochs} per net, {unstated}",
                 "df": f"{stated}unspecified there: {epochs}, {unstated}, a temperature of 0.1, "
@@ -183,9 +212,86 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
             if name == "eight-gaussians":
                 spec = architectures.eight_gaussians(coupling)
             else:
-                make = architectures.binary_mnist if ours.data == "mnist" else architectures.cityscapes
-                spec = make(coupling, split_priors="split" in name, factor_out="a" if name.endswith("-a") else "b")
+                options = {"split_priors": "split" in name, "factor_out": "a" if name.endswith("-a") else "b"}
+                spec = _spec(row, coupling, shuffles="random", **options)
             found.append(Experiment(row, model, spec, config))
+    return found
+
+
+def _ladder(rows: dict[str, Row]) -> list[Experiment]:
+    """Return the steps between the faithful flows and ours, without split priors: each adds one change."""
+    found = []
+    for data, faithful, ours in (
+        ("mnist", _MNIST_FAITHFUL, _MNIST),
+        ("cityscapes", _CITYSCAPES_FAITHFUL, _CITYSCAPES),
+    ):
+        relaxation = faithful.relaxation
+        third = (
+            ("batch", "batches of 128", replace(faithful, batch_size=128), False)
+            if data == "mnist"
+            else ("mirrored", "mirrored maps", faithful, True)
+        )
+        for name, title, config, augment, shuffles in (
+            ("halves", "lattice order", faithful, False, "lattice, halves"),
+            ("lattice", "all transformed channels are given", faithful, False, "lattice"),
+            (*third, "lattice"),
+            (
+                "cosine",
+                "cosine decay, no early stopping",
+                replace(ours, ema=None, relaxation=relaxation),
+                True,
+                "lattice",
+            ),
+        ):
+            row = replace(
+                rows[data],
+                name=f"{data}-{name}",
+                title=f"{rows[data].title}: + {title}",
+                paper={},
+                departures={"ddf": title},
+                augment=augment,
+            )
+            found.append(Experiment(row, "ddf", _spec(row, "denoising", split_priors=False, shuffles=shuffles), config))
+    return found
+
+
+def _grids(rows: dict[str, Row]) -> list[Experiment]:
+    """Return the searches for the number of ranked classes and of couplings, without split priors."""
+    found = []
+    row = rows["cityscapes"]
+    options: dict[str, dict[str, Any]] = {f"h{top}": {"top": top} for top in (1, 2, 6, 8)}
+    options |= {f"couplings{sum(counts)}": {"couplings": counts} for counts in ((1, 1, 1), (2, 2, 2))}
+    for name, option in options.items():
+        what = f"h = {option['top']}" if "top" in option else f"{sum(option['couplings'])} couplings"
+        variant = replace(row, name=f"cityscapes-{name}", title=f"Cityscapes, {what}", paper={})
+        found.append(Experiment(variant, "ddf", _spec(row, "denoising", split_priors=False, **option), _CITYSCAPES))
+    return found
+
+
+def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
+    """Return variants of our Discrete Flows in which one choice is undone."""
+    toy = {"net": MLPSpec(activation="tanh"), "scale": False}
+    mnist = {"split_priors": False, "temperature": 1.0}
+    found = []
+    for data, name, title, options, config in (
+        ("eight-gaussians", "plain", "plain relaxation", toy, replace(_TOY_JOINT, relaxation=0.0)),
+        ("eight-gaussians", "relu", "ReLU instead of tanh", {**toy, "net": None}, _TOY_JOINT),
+        ("eight-gaussians", "scale", "with scale", {**toy, "scale": True}, _TOY_JOINT),
+        ("eight-gaussians", "hot", "temperature 1 instead of 0.1", {**toy, "temperature": 1.0}, _TOY_JOINT),
+        ("mnist", "plain", "plain relaxation", mnist, replace(_MNIST_JOINT, relaxation=0.0)),
+        ("mnist", "cold", "temperature 0.1 instead of 1", {**mnist, "temperature": 0.1}, _MNIST_JOINT),
+    ):
+        row = replace(
+            rows[data],
+            name=f"{data}-{name}",
+            title=f"{rows[data].title}: {title}",
+            paper={},
+            departures={"df": f"{title}; otherwise as {rows[data].title}"},
+        )
+        make = architectures.eight_gaussians if data == "eight-gaussians" else architectures.binary_mnist
+        if data == "mnist":
+            options = {**options, "shuffles": "lattice"}
+        found.append(Experiment(row, "df", make("modular", **options), config))
     return found
 
 
@@ -201,5 +307,29 @@ TABLE = ("eight-gaussians", "mnist", "cityscapes", "mnist-split", "cityscapes-sp
 FAITHFUL = tuple(f"{name}-faithful" for name in (*TABLE, "mnist-split-a", "cityscapes-split-a"))
 """The rows that follow the paper's appendices to the letter. The last two factor out the part named in appendix C."""
 
-GRID = ("cityscapes-split-h1", "cityscapes-split-h2", "cityscapes-split", "cityscapes-split-h6", "cityscapes-split-h8")
+LADDER = {
+    "mnist": ("mnist-faithful", "mnist-halves", "mnist-lattice", "mnist-batch", "mnist-cosine", "mnist"),
+    "cityscapes": (
+        "cityscapes-faithful",
+        "cityscapes-halves",
+        "cityscapes-lattice",
+        "cityscapes-mirrored",
+        "cityscapes-cosine",
+        "cityscapes",
+    ),
+}
+"""The steps from the faithful flows to ours, by data set: each row adds one change to the row before it."""
+
+H_GRID = {1: "cityscapes-h1", 2: "cityscapes-h2", 4: "cityscapes", 6: "cityscapes-h6", 8: "cityscapes-h8"}
 """The rows of the paper's search for h."""
+
+COUPLINGS = {3: "cityscapes-couplings3", 5: "cityscapes", 6: "cityscapes-couplings6"}
+"""The rows of the search for the number of couplings."""
+
+DF_ABLATION = {
+    data: tuple(
+        name for name, model in EXPERIMENTS if model == "df" and name.startswith(f"{data}-") and not ROWS[name].paper
+    )
+    for data in ("eight-gaussians", "mnist")
+}
+"""The rows in which one choice of our Discrete Flows is undone, by data set."""

@@ -1,4 +1,4 @@
-"""The state of coding one array of label maps: the header of its code, then its maps, some rows at a time."""
+"""The state of coding one array of label maps: the header of its code, then its maps, a few rows at a time."""
 
 __all__ = ["Coding", "limits"]
 

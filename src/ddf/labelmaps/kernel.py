@@ -61,7 +61,7 @@ def _flat_places(
     symbols: Array, left: Array, right: Array, up: Array, up_left: Array, up_right: Array, at: int, stride: int,
     run: int, symbol: int, places: Array,
 ) -> None:  # fmt: skip
-    """Compute the indices into the tables for flat pixels, from run lengths one and three at a time."""
+    """Compute the indices into the tables for flat pixels, each from one or three run lengths."""
     above = at - stride
     far, farther = at - FAR * stride + 8, at - 2 * FAR * stride + 8
     q, fine = RUN_BINS_COARSE, RUN_BINS_FINE

@@ -115,13 +115,13 @@ class Conditional(Layer):
 
     # ---- What is counted once the net is trained
 
-    def count(self, symbols: Iterable[Tensor]) -> Tensor | None:
-        """Count what the layer fits to frequencies, over batches of symbols; None if there is nothing to fit."""
-        return None
+    def count(self, symbols: Iterable[Tensor]) -> Tensor:
+        """Count what the layer fits to frequencies, over batches of symbols; empty if there is nothing to fit."""
+        return torch.empty(0)
 
-    def set_counts(self, counts: Tensor, smoothing: float) -> object:
-        """Fit the layer to the counts of all data, after adding `smoothing` to each count."""
-        raise NotImplementedError
+    def set_counts(self, counts: Tensor, training: Tensor | None = None, smoothing: float = 0.5) -> object:
+        """Fit the layer to counts of validation data and of training data."""
+        return self
 
     def extra_repr(self) -> str:
         net = " ".join(repr(self.net).split())  # on one line

@@ -19,9 +19,10 @@ from ddf.permutation import rank, unrank
 from ddf.shapes import Shape
 from ddf.symbols import one_hot
 
-_BINS = 32, 4  # of the margin between the first and the second logit, and between the second and the third
-_WIDTHS = PER_BIT * 7 // 16, PER_BIT * 2  # in units of 1/256 bit
-_BACKING = 16.0  # the weight of the prior of each table, in symbols
+_BINS = 40, 8, 4  # of the margins between the first and the second logit, the second and the third, and so on
+_WIDTHS = PER_BIT // 2, PER_BIT, 2 * PER_BIT  # of these bins, in units of 1/256 bit
+_BACKING = 128.0  # the weight of the less specific table from which a table starts, in symbols
+_TRAINING = 256.0  # the weight of the table counted on training data, in symbols
 
 
 class DenoisingSplit(Conditional):
@@ -29,10 +30,10 @@ class DenoisingSplit(Conditional):
 
         z_b = rank(x_b | n(x_a)),    p(z_b | x_a) = table[margins of n(x_a)]
 
-    A coupling followed by a split prior needs two nets for what one net knows: where the prediction of the coupling
-    is likely to be wrong. This layer reads it off the logits. The margin between the two leading logits, and the margin
-    between the second and the third, select a table of counts, which is the distribution of the rank. Counts correct
-    the confidence of the net, and the exact form compares and adds integers only.
+    After a denoising coupling, a split prior needs a second net to predict where the first one is wrong. This layer
+    reads it off the logits: the margins between the leading ones, in bins, select a table of counts, which is the
+    distribution of the rank. Where the net is sure, rank 0 is almost certain. Because the tables are counted after
+    training, they correct a net that is too confident or not confident enough.
 
     Arguments:
         net: The classifier n; see `Conditional`.
@@ -85,9 +86,9 @@ class DenoisingSplit(Conditional):
         found = self.table[self.contexts(logits)].movedim(-1, 1)
         return found * (log(2) / PER_BIT) if logits.is_floating_point() else found
 
-    def contexts(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bins of the two margins for the logits that `decide` returns."""
-        leading = logits.topk(min(3, self.num_classes), dim=1).values
+    def contexts(self, logits: Tensor) -> tuple[Tensor, ...]:
+        """Return the bins of the margins for the logits that `decide` returns."""
+        leading = logits.topk(min(len(_BINS) + 1, self.num_classes), dim=1).values
         margins = leading[:, :-1] - leading[:, 1:]
         if logits.is_floating_point():
             margins = (margins * (PER_BIT / (PER_NAT * log(2)))).floor()
@@ -95,37 +96,52 @@ class DenoisingSplit(Conditional):
             torch.div(margin, width, rounding_mode="floor").clamp(max=bins - 1).long()
             for margin, width, bins in zip(margins.unbind(1), _WIDTHS, _BINS, strict=False)
         ]
-        return found[0], found[-1] if len(found) > 1 else torch.zeros_like(found[0])
+        return (*found, *[torch.zeros_like(found[0])] * (len(_BINS) - len(found)))
 
     @torch.no_grad()
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
-        """Count each rank in each context, over batches of symbols: (32, 4, K), float64."""
-        counts = torch.zeros(self.table.shape, dtype=torch.float64, device=self.table.device).flatten(0, 1)
+        """Count each rank in each context, over batches of symbols: (40, 8, 4, K), float64."""
+        counts = torch.zeros(self.table.shape, dtype=torch.float64, device=self.table.device)
+        flat = counts.view(-1, self.num_classes)
         for x in symbols:
             kept, out = self.split(x)
             logits = self.decide(kept)
-            first, second = self.contexts(logits)
+            context = torch.zeros((), dtype=torch.long, device=x.device)
+            for bins, found in zip(_BINS, self.contexts(logits), strict=True):
+                context = context * bins + found
             ranks = one_hot(rank(out, logits, self.num_classes, dim=1), self.num_classes, torch.float64)
-            counts.index_add_(0, (first * _BINS[1] + second).flatten(), ranks.movedim(1, -1).flatten(0, -2))
-        return counts.unflatten(0, _BINS)
+            flat.index_add_(0, context.flatten(), ranks.movedim(1, -1).flatten(0, -2))
+        return counts
 
     @torch.no_grad()
-    def set_counts(self, counts: Tensor, smoothing: float = 0.5) -> "DenoisingSplit":
+    def set_counts(self, counts: Tensor, training: Tensor | None = None, smoothing: float = 0.5) -> "DenoisingSplit":
         """Set the tables to the frequencies of counts.
 
-        Each table starts from that of all symbols with the same first margin, with the weight of a few symbols, and
-        that one from the frequencies of all symbols, to whose counts `smoothing` is added.
+        Arguments:
+            counts: Counts of data that the net was not trained on.
+            training: Counts of training data, on which nets are overconfident; they matter only in rare contexts.
+            smoothing: Added to the count of every rank.
         """
-        shares = _shares(counts.sum((0, 1)), smoothing)
-        by_first = _shares(counts.sum(1), _BACKING * shares)
-        shares = _shares(counts, _BACKING * by_first.unsqueeze(1))
+        shares = _shares(counts, smoothing)
+        if training is not None:
+            shares = _add(counts, _TRAINING, _shares(training, smoothing))
         self.table.copy_((shares.log2() * PER_BIT).round().clamp(min=torch.iinfo(torch.int16).min))
         return self
 
 
-def _shares(counts: Tensor, prior: Tensor | float) -> Tensor:
-    """Return the frequencies of counts along the last axis, after adding the prior."""
-    counts = counts + prior
+def _shares(counts: Tensor, smoothing: float) -> Tensor:
+    """Return the frequencies of counts, each table starting from the one that disregards the last margin."""
+    shares = torch.full_like(counts[0, 0, 0], 1 / counts.shape[-1])
+    shares = _add(counts.sum((0, 1, 2)), smoothing * counts.shape[-1], shares)
+    for axis in range(1, counts.ndim):
+        table = counts.sum(tuple(range(axis, counts.ndim - 1))) if axis < counts.ndim - 1 else counts
+        shares = _add(table, _BACKING, shares if axis == 1 else shares.unsqueeze(-2))
+    return shares
+
+
+def _add(counts: Tensor, weight: float, shares: Tensor) -> Tensor:
+    """Return the frequencies of counts after adding other frequencies with a weight."""
+    counts = counts + weight * shares
     return counts / counts.sum(-1, keepdim=True)
 
 

@@ -113,7 +113,7 @@ class Layer(Freezable, ABC):
         """Take one step from latents to data: undo `forward`, given the symbols that it emitted."""
 
     def carry(self, x: Tensor) -> Tensor:
-        """Return what `forward` returns, for training the next layer: it need not be invertible, but should be fast."""
+        """Return what `forward` returns, for training the next layer; it should be fast but need not be invertible."""
         return self.forward(x, _ignore)
 
     def relax(self, x: Tensor, emit: Emit) -> Tensor:

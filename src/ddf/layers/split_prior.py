@@ -1,4 +1,4 @@
-"""The split prior: part of the symbols leaves the flow, coded given the rest."""
+"""The split prior: some of the symbols leave the flow, coded given the rest."""
 
 __all__ = ["SplitPrior", "SplitPriorSpec"]
 

@@ -4,6 +4,7 @@ __all__ = ["classification_loss", "train_locally"]
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from math import log
 from typing import Any
 
@@ -15,6 +16,8 @@ from ddf.layers.conditional import Conditional
 from ddf.symbols import one_hot
 from ddf.training.cache import Cache
 from ddf.training.loop import Session, Task, optimize
+
+_COUNTED = 1 << 14  # the number of samples that a layer counts after training
 
 
 def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Tensor]:
@@ -50,10 +53,10 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session)
                 tensors, facts = finished
                 layer.net.load_state_dict(tensors)
                 session.progress.end()
-            # On validation data, because nets are overconfident on the data they were trained on.
-            counts = layer.count(validation.batches())
-            if counts is not None:
-                layer.set_counts(session.processes.sum(counts), session.config.smoothing)
+            counted, trained = (layer.count(islice(part.batches(256), _COUNTED // 256)) for part in (validation, train))
+            if counted.numel():
+                add = session.processes.sum
+                layer.set_counts(add(counted), add(trained), session.config.smoothing)
         layer.freeze()
         start = time.monotonic()
         shape = layer.output_shape(train.shape)

@@ -1,13 +1,18 @@
-"""Train the faithful rows of the paper's table, several at once on one GPU, within a time budget.
+"""Run many experiments of `ddf reproduce`, several at once on one GPU, within a time budget.
 
-    python benchmarks/faithful.py --out runs --mnist data/mnist --cityscapes data/cityscapes_32x64.npz --seconds 560
+    python benchmarks/many_runs.py mnist-split cityscapes/ddf --out runs --mnist data/mnist \\
+        --cityscapes data/cityscapes_32x64.npz --seconds 560
 
 Interrupted experiments resume when the same command runs again. `ddf reproduce` can read the folder `--out`.
 With `--pack FOLDER`, all results and as many finished layers as fit are packed into a few tar files, from which
 `--resume` continues on another machine. The toy rows train on the CPU, which is as fast for their small steps.
+
+Denoising splits and split priors without couplings train the same nets from the same seeds, so the nets of a finished
+run of one (`sp`) are used for the other (`ds`).
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -23,51 +28,77 @@ import torch
 from ddf.data import DataSet, Resampled
 from ddf.data.dataset import Data
 from ddf.experiments.results import is_finished, load_data, run_experiment
-from ddf.experiments.rows import EXPERIMENTS, FAITHFUL, MODELS, Experiment
+from ddf.experiments.rows import EXPERIMENTS, ROWS, Experiment
+from ddf.plain import to_plain
 from ddf.spec import FlowSpec
 
 SECONDS_TO_STOP = 30  # time for the workers to save their states
 SECONDS_TO_PACK = 8
 TAR_BYTES = 15 << 20
-ROWS = (  # the longest first; rows in the order of appendix C follow those of the paper's table
-    "mnist-split-faithful",
-    "cityscapes-split-faithful",
-    "mnist-faithful",
-    "cityscapes-faithful",
-    "eight-gaussians-faithful",
-    "mnist-split-a-faithful",
-    "cityscapes-split-a-faithful",
-)
-assert sorted(ROWS) == sorted(FAITHFUL)
 
 Job = tuple[str, str, int]
 
 
-def queue(seeds: int, rows: tuple[str, ...]) -> list[Job]:
-    """Return all experiments: the first seed of every row, then the other seeds, with appendix C last."""
-    jobs = [(row, model, seed) for seed in range(seeds) for row in ROWS if row in rows for model in MODELS]
-    return sorted(jobs, key=lambda job: (job[2] > 0 and "-a-" in job[0], job[2]))
+def queue(chosen: list[str], seeds: list[int]) -> list[Job]:
+    """Return the experiments of rows ("mnist") and of single models ("mnist/ddf"), seed by seed."""
+    experiments: dict[tuple[str, str], None] = {}
+    for name in chosen:
+        row, _, model = name.partition("/")
+        found = [key for key in EXPERIMENTS if key[0] == row and model in ("", key[1])]
+        if not found:
+            raise SystemExit(f"there is no experiment {name}; choose from {', '.join(ROWS)}, with /MODEL for one model")
+        experiments |= dict.fromkeys(found)
+    shared = {(row, "ds") for row, model in experiments if model == "sp"}
+    return [(*key, seed) for seed in seeds for key in experiments if key not in shared]
 
 
 # ---- A worker --------------------------------------------------------------------------------------------------------
 
 
 def work(job: Job, options: argparse.Namespace) -> None:
-    """Train and test one experiment, and print its result."""
-    row, model, seed = job
-    experiment = EXPERIMENTS[row, model]
+    """Train and test an experiment, and those that share its nets, and print the results."""
+    row, _, seed = job
     sources: dict[str, str | os.PathLike[str] | None] = {"mnist": options.mnist, "cityscapes": options.cityscapes}
-    data = load_data(experiment.row.data, sources, seed, experiment.row.augment)
+    data = load_data(ROWS[row].data, sources, seed, ROWS[row].augment)
     if options.tiny:
-        experiment, data = shrunk(experiment), shrunk_data(data)
-    start = time.monotonic()
-    result = run_experiment(experiment, seed, data, options.out, options.device, progress=False)
-    print(
-        f"{row} {model} seed {seed}: {result.test_bits:.4f} bits per dimension on the test set, "
-        f"{result.validation_bits:.4f} in validation, {sum(part['epochs'] for part in result.parts)} epochs over "
-        f"{len(result.parts)} parts, {result.train_seconds:.0f} s of training, {time.monotonic() - start:.0f} s here",
-        flush=True,
-    )
+        data = shrunk_data(data)
+    for model in models_of(job, options):
+        start = time.monotonic()
+        experiment = EXPERIMENTS[row, model]
+        if options.tiny:
+            experiment = shrunk(experiment)
+        if model == "ds" and (row, "sp") in EXPERIMENTS:
+            share_nets(EXPERIMENTS[row, "sp"], experiment, seed, options.out)
+        result = run_experiment(experiment, seed, data, options.out, options.device, progress=False)
+        print(
+            f"{row} {model} seed {seed}: {result.test_bits:.4f} bits per dimension on the test set, "
+            f"{result.validation_bits:.4f} in validation, {sum(part['epochs'] for part in result.parts)} epochs over "
+            f"{len(result.parts)} parts, {result.train_seconds:.0f} s of training, "
+            f"{time.monotonic() - start:.0f} s here",
+            flush=True,
+        )
+
+
+def models_of(job: Job, options: argparse.Namespace) -> list[str]:
+    """Return the models that a job trains: one, or two that share their nets."""
+    row, model, _ = job
+    chosen = {one for one in options.experiments if one.partition("/")[0] == row}
+    return ["sp", "ds"] if model == "sp" and chosen & {row, f"{row}/ds"} else [model]
+
+
+def share_nets(source: Experiment, target: Experiment, seed: int, out: Path) -> None:
+    """Start a run with the finished nets of another run that trains the same nets."""
+    old, new = (out / one.row.name / one.model / f"seed-{seed}" / "run" for one in (source, target))
+    if new.exists() or not (old / "flow.safetensors").exists():
+        return
+    settings = json.loads((old / "settings.json").read_text())
+    settings["flow"] = to_plain(target.spec.build(seed).spec)
+    (new / "parts").mkdir(parents=True)
+    (new / "settings.json").write_text(json.dumps(settings))
+    for path in (old / "parts").iterdir():
+        os.link(path, new / "parts" / path.name)
+    lines = (old / "metrics.jsonl").read_text().replace("SplitPrior", "DenoisingSplit").splitlines()
+    (new / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines if '"done"' not in line))
 
 
 def shrunk(experiment: Experiment) -> Experiment:
@@ -88,13 +119,18 @@ def shrunk_data(data: DataSet) -> DataSet:
     return replace(data, splits={name: first(split) for name, split in data.splits.items()})
 
 
+def finished(job: Job, options: argparse.Namespace) -> bool:
+    """Return whether all experiments of a job are finished."""
+    return all(is_finished(EXPERIMENTS[job[0], model], job[2], options.out) for model in models_of(job, options))
+
+
 # ---- The scheduler ---------------------------------------------------------------------------------------------------
 
 
 def schedule(jobs: list[Job], options: argparse.Namespace, typed: list[str], deadline: float) -> None:
     """Keep all workers busy until the queue is empty or time runs out, then let them save their states."""
     slots = {"cpu": options.cpu_workers, options.device: options.workers}
-    waiting = [job for job in jobs if not is_finished(EXPERIMENTS[job[0], job[1]], job[2], options.out)]
+    waiting = [job for job in jobs if not finished(job, options)]
     print(f"{len(jobs) - len(waiting)} of {len(jobs)} experiments are finished", flush=True)
     running: dict[subprocess.Popen[bytes], tuple[Job, str]] = {}
     try:
@@ -113,7 +149,7 @@ def schedule(jobs: list[Job], options: argparse.Namespace, typed: list[str], dea
         pass
     stop(list(running))
     for job, _ in running.values():
-        if not is_finished(EXPERIMENTS[job[0], job[1]], job[2], options.out):
+        if not finished(job, options):
             print(f"{' '.join(map(str, job))}: interrupted", flush=True)
     print(f"{len(waiting)} experiments were not started", flush=True)
 
@@ -159,7 +195,7 @@ def pack(out: Path, folder: Path, most: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for i, paths in enumerate(tars):
         if paths:
-            with tarfile.open(folder / f"faithful-{i}.tar", "w") as file:
+            with tarfile.open(folder / f"runs-{i}.tar", "w") as file:
                 for path in paths:
                     file.add(path, path.relative_to(out))
     print(f"packed {out} into {folder}; {left_out} runs are not completely packed", flush=True)
@@ -195,8 +231,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--mnist", type=Path, help="folder with the MNIST idx files")
     parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz or the folder with gtFine")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, metavar="ROW")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("experiments", nargs="*", metavar="ROW[/MODEL]", help="what to run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="(default: 0 1 2)")
     parser.add_argument("--seconds", type=float, default=560, help="total time (default: 560)")
     parser.add_argument("--workers", type=int, default=5, help="concurrent experiments on the device (default: 5)")
     parser.add_argument("--cpu-workers", type=int, default=2, help="concurrent toy experiments on the CPU (default: 2)")
@@ -217,7 +253,7 @@ def main() -> None:
     began = time.monotonic()
     unpack(options.resume, options.out)
     schedule(
-        queue(options.seeds, tuple(options.rows)), options, sys.argv[1:], began + options.seconds - SECONDS_TO_STOP
+        queue(options.experiments, options.seeds), options, sys.argv[1:], began + options.seconds - SECONDS_TO_STOP
     )
     if options.pack:
         pack(options.out, options.pack, options.tars)
