@@ -116,11 +116,11 @@ class Conditional(Layer):
     # ---- What is counted once the net is trained
 
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
-        """Count what the layer fits to frequencies, over batches of symbols; empty if there is nothing to fit."""
+        """Return what the layer is fitted to by counting, over batches of symbols; empty if there is nothing to fit."""
         return torch.empty(0)
 
-    def set_counts(self, counts: Tensor, training: Tensor | None = None, smoothing: float = 0.5) -> object:
-        """Fit the layer to counts of validation data and of training data."""
+    def set_counts(self, counts: Tensor) -> object:
+        """Fit the layer to what `count` returned."""
         return self
 
     def extra_repr(self) -> str:

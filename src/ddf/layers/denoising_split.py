@@ -1,4 +1,4 @@
-"""The denoising split: ranks leave the flow, coded by how sure the net was."""
+"""The denoising split: ranks leave the flow, coded by how sure the net was, and how often it was right when it was."""
 
 __all__ = ["DenoisingSplit", "DenoisingSplitSpec"]
 
@@ -21,19 +21,23 @@ from ddf.symbols import one_hot
 
 _BINS = 40, 8, 4  # of the margins between the first and the second logit, the second and the third, and so on
 _WIDTHS = PER_BIT // 2, PER_BIT, 2 * PER_BIT  # of these bins, in units of 1/256 bit
-_BACKING = 128.0  # the weight of the less specific table from which a table starts, in symbols
-_TRAINING = 256.0  # the weight of the table counted on training data, in symbols
+_MOST = 32 * PER_BIT  # the largest correction
+_CAUTION = 512.0  # the weight of the net's own probabilities beside the counts, in symbols
 
 
 class DenoisingSplit(Conditional):
     """Factors out the ranks of one part under a prediction from the other part, which it keeps.
 
-        z_b = rank(x_b | n(x_a)),    p(z_b | x_a) = table[margins of n(x_a)]
+        z_b = rank(x_b | n(x_a)),    p(z_b = r | x_a) ∝ p_r · c_r(margins)
 
-    After a denoising coupling, a split prior needs a second net to predict where the first one is wrong. This layer
-    reads it off the logits: the margins between the leading ones, in bins, select a table of counts, which is the
-    distribution of the rank. Where the net is sure, rank 0 is almost certain. Because the tables are counted after
-    training, they correct a net that is too confident or not confident enough.
+    Here p_r is the r-th largest probability that the net predicts, and the correction c_r is the ratio of how often
+    rank r occurred and how often the net expected it, among validation symbols with similar margins between the leading
+    logits. So the rank is coded by how sure the net was, and counts correct the net where it was too sure or not sure
+    enough. One net does the work of two: after a denoising coupling, a split prior needs a second net to predict where
+    the first one is wrong.
+
+    The corrections are fitted by counting, after the net is trained. Until then they are 1. Given an exact net, the
+    layer computes with integers only.
 
     Arguments:
         net: The classifier n; see `Conditional`.
@@ -55,8 +59,9 @@ class DenoisingSplit(Conditional):
 
     def __init__(self, net: nn.Module, partition: Partition | None = None, num_classes: int | None = None) -> None:
         super().__init__(net, partition, num_classes)
-        # log2 of the probability of each rank, in units of 1/256 bit.
-        self.register_buffer("table", torch.zeros(*_BINS, self.num_classes, dtype=torch.int16))
+        # log2 of the correction of each rank in each context, in units of 1/256 bit.
+        bins = _BINS[: self.num_classes - 1]
+        self.register_buffer("table", torch.zeros(*bins, self.num_classes, dtype=torch.int16))
 
     def output_shape(self, shape: Shape) -> Shape:
         kept, _ = self.checked_part_shapes(shape)
@@ -79,70 +84,55 @@ class DenoisingSplit(Conditional):
     def follow(self, places: Tensor) -> Movement:
         return Movement(*self.split(places))
 
-    # ---- The tables
+    # ---- The corrections
 
     def rank_logits(self, logits: Tensor) -> Tensor:
-        """Return the logits of the ranks for the logits of the classes: integers for integers."""
-        found = self.table[self.contexts(logits)].movedim(-1, 1)
-        return found * (log(2) / PER_BIT) if logits.is_floating_point() else found
-
-    def contexts(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Return the bins of the margins for the logits that `decide` returns."""
-        leading = logits.topk(min(len(_BINS) + 1, self.num_classes), dim=1).values
-        margins = leading[:, :-1] - leading[:, 1:]
+        """Return the logits of the ranks for the logits that `decide` returns: integers for integers."""
+        ordered = logits.sort(dim=1, descending=True).values
+        correction = self.table[self._contexts(ordered)].movedim(-1, 1)
         if logits.is_floating_point():
+            return ordered / PER_NAT + correction * (log(2) / PER_BIT)
+        return ordered + correction
+
+    def _contexts(self, ordered: Tensor) -> tuple[Tensor, ...]:
+        """Return the bin of each margin between ordered logits: indices into the table."""
+        leading = ordered[:, : self.table.ndim]
+        margins = leading[:, :-1] - leading[:, 1:]
+        if ordered.is_floating_point():
             margins = (margins * (PER_BIT / (PER_NAT * log(2)))).floor()
-        found = [
+        return tuple(
             torch.div(margin, width, rounding_mode="floor").clamp(max=bins - 1).long()
-            for margin, width, bins in zip(margins.unbind(1), _WIDTHS, _BINS, strict=False)
-        ]
-        return (*found, *[torch.zeros_like(found[0])] * (len(_BINS) - len(found)))
+            for margin, width, bins in zip(margins.unbind(1), _WIDTHS, self.table.shape[:-1], strict=False)
+        )
 
     @torch.no_grad()
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
-        """Count each rank in each context, over batches of symbols: (40, 8, 4, K), float64."""
-        counts = torch.zeros(self.table.shape, dtype=torch.float64, device=self.table.device)
-        flat = counts.view(-1, self.num_classes)
+        """Return how often each rank occurred in each context, and how often the net expected it: (2, *bins, K)."""
+        counts = torch.zeros(2, *self.table.shape, dtype=torch.float64, device=self.table.device)
+        bins = self.table.shape[:-1]
         for x in symbols:
             kept, out = self.split(x)
             logits = self.decide(kept)
+            ordered = logits.sort(dim=1, descending=True).values
             context = torch.zeros((), dtype=torch.long, device=x.device)
-            for bins, found in zip(_BINS, self.contexts(logits), strict=True):
-                context = context * bins + found
-            ranks = one_hot(rank(out, logits, self.num_classes, dim=1), self.num_classes, torch.float64)
-            flat.index_add_(0, context.flatten(), ranks.movedim(1, -1).flatten(0, -2))
+            for size, found in zip(bins, self._contexts(ordered), strict=True):
+                context = context * size + found
+            unit = 1 / PER_NAT if logits.is_floating_point() else log(2) / PER_BIT
+            occurred = one_hot(rank(out, logits, self.num_classes, dim=1), self.num_classes, torch.float64)
+            for kind, found in enumerate((occurred, (ordered.double() * unit).softmax(dim=1))):
+                rows = found.movedim(1, -1).flatten(0, -2)
+                counts[kind].view(-1, self.num_classes).index_add_(0, context.flatten(), rows)
         return counts
 
     @torch.no_grad()
-    def set_counts(self, counts: Tensor, training: Tensor | None = None, smoothing: float = 0.5) -> "DenoisingSplit":
-        """Set the tables to the frequencies of counts.
-
-        Arguments:
-            counts: Counts of data that the net was not trained on.
-            training: Counts of training data, on which nets are overconfident; they matter only in rare contexts.
-            smoothing: Added to the count of every rank.
-        """
-        shares = _shares(counts, smoothing)
-        if training is not None:
-            shares = _add(counts, _TRAINING, _shares(training, smoothing))
-        self.table.copy_((shares.log2() * PER_BIT).round().clamp(min=torch.iinfo(torch.int16).min))
+    def set_counts(self, counts: Tensor) -> "DenoisingSplit":
+        """Set the corrections from what `count` returned, cautiously where there were few symbols."""
+        occurred, expected = counts
+        total = expected.sum(-1, keepdim=True)
+        ratio = (occurred + _CAUTION / total * expected) / ((1 + _CAUTION / total) * expected)
+        ratio = torch.where(expected > 0, ratio, torch.ones_like(ratio))
+        self.table.copy_((ratio.log2() * PER_BIT).round().clamp(-_MOST, _MOST))
         return self
-
-
-def _shares(counts: Tensor, smoothing: float) -> Tensor:
-    """Return the frequencies of counts, each table starting from the one that disregards the last margin."""
-    shares = torch.full_like(counts[0, 0, 0], 1 / counts.shape[-1])
-    shares = _add(counts.sum((0, 1, 2)), smoothing * counts.shape[-1], shares)
-    for axis in range(1, counts.ndim):
-        table = counts.sum(tuple(range(axis, counts.ndim - 1))) if axis < counts.ndim - 1 else counts
-        shares = _add(table, _BACKING, shares if axis == 1 else shares.unsqueeze(-2))
-    return shares
-
-
-def _add(counts: Tensor, weight: float, shares: Tensor) -> Tensor:
-    """Return the frequencies of counts after adding other frequencies with a weight."""
-    counts = counts + weight * shares
-    return counts / counts.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ __all__ = ["classification_loss", "train_locally"]
 
 import time
 from collections.abc import Callable
-from itertools import islice
 from math import log
 from typing import Any
 
@@ -16,8 +15,6 @@ from ddf.layers.conditional import Conditional
 from ddf.symbols import one_hot
 from ddf.training.cache import Cache
 from ddf.training.loop import Session, Task, optimize
-
-_COUNTED = 1 << 14  # the number of samples that a layer counts after training
 
 
 def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Tensor]:
@@ -53,10 +50,9 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session)
                 tensors, facts = finished
                 layer.net.load_state_dict(tensors)
                 session.progress.end()
-            counted, trained = (layer.count(islice(part.batches(256), _COUNTED // 256)) for part in (validation, train))
-            if counted.numel():
-                add = session.processes.sum
-                layer.set_counts(add(counted), add(trained), session.config.smoothing)
+            counts = layer.count(validation.batches(256))  # nets are overconfident on the data they were trained on
+            if counts.numel():
+                layer.set_counts(session.processes.sum(counts))
         layer.freeze()
         start = time.monotonic()
         shape = layer.output_shape(train.shape)
@@ -70,8 +66,8 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session)
             if new:
                 session.run.log(part=number, **facts)
     if not flow.base.frozen:
-        found = session.processes.sum(flow.base.count(train.batches()))
-        flow.base.set_counts(found, session.config.smoothing).freeze()
+        counts = session.processes.sum(flow.base.count(train.batches()))
+        flow.base.set_counts(counts, session.config.smoothing).freeze()
     train.drop()
     validation.drop()
     return parts
