@@ -197,7 +197,7 @@ def test_architectures_match_the_paper(
 
 
 def test_unknown_couplings_are_rejected() -> None:
-    with pytest.raises(ValueError, match="coupling='additive' must be 'denoising' or 'modular'"):
+    with pytest.raises(ValueError, match="coupling='additive' must be 'denoising', 'modular', 'split', 'none'"):
         architectures.eight_gaussians("additive")
     with pytest.raises(ValueError, match="couplings=0 must be at least 1"):
         architectures.eight_gaussians(couplings=0)

@@ -225,7 +225,6 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
         ("mnist", _MNIST_FAITHFUL, _MNIST),
         ("cityscapes", _CITYSCAPES_FAITHFUL, _CITYSCAPES),
     ):
-        relaxation = faithful.relaxation
         third = (
             ("batch", "batches of 128", replace(faithful, batch_size=128), False)
             if data == "mnist"
@@ -238,7 +237,7 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
             (
                 "cosine",
                 "cosine decay, no early stopping",
-                replace(ours, ema=None, relaxation=relaxation),
+                replace(ours, ema=None),
                 True,
                 "lattice",
             ),

@@ -1,6 +1,6 @@
-"""Histograms of pairs of symbols, and learning curves."""
+"""Histograms of pairs of symbols, learning curves and bars."""
 
-__all__ = ["learning_curves", "pair_histograms"]
+__all__ = ["bars", "learning_curves", "pair_histograms"]
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -35,6 +35,27 @@ def pair_histograms(samples: Mapping[str, Array], num_classes: int, path: str | 
         axes.set_xticks([0, num_classes // 2, num_classes - 1])
         axes.set_yticks([0, num_classes // 2, num_classes - 1])
         axes.tick_params(labelsize=8)
+    save_figure(figure, path)
+
+
+def bars(values: Mapping[str, float], label: str, path: str | PathLike[str]) -> None:
+    """Draw horizontal bars, one below the other, each with its value.
+
+    Arguments:
+        values: Name → value.
+        label: The label of the axis.
+        path: The PNG file to write.
+    """
+    figure = new_figure(7, 0.8 + 0.34 * len(values))
+    axes = figure.subplots()
+    drawn = axes.barh(range(len(values)), list(values.values()), color="#4c72b0", height=0.7)
+    axes.bar_label(drawn, fmt="%.4f", padding=3, fontsize=8)
+    axes.set_yticks(range(len(values)), list(values), fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.12 * max(values.values()))
+    axes.set_xlabel(label, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
 
 
