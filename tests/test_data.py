@@ -21,8 +21,10 @@ from ddf.data import (
     LabelMaps,
     Resampled,
     cityscapes,
+    cop,
     crop,
     mnist,
+    mushrooms,
     read_label_maps,
     read_table,
     static_mnist,
@@ -476,3 +478,36 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
     done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 150
+
+
+# ---- Tables from the literature --------------------------------------------------------------------------------------
+
+
+def test_mushrooms_are_complete() -> None:
+    columns, symbols = mushrooms()
+    assert symbols.shape == (8124, 22)
+    assert "stalk-root" not in columns.names
+    assert [len(values) for values in columns.values][:3] == [2, 6, 4]
+    assert np.bincount(symbols[:, 0]).tolist() == [4208, 3916]  # edible, poisonous
+    assert columns.to_values(symbols[:1])[0][:4] == ["p", "x", "s", "n"]
+    assert mushrooms(missing=True)[1].shape == (8124, 23)
+
+
+def test_cop_tables_are_read_from_a_folder(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).integers(0, 2, (50, 4)).astype(float)
+    np.save(tmp_path / "cop_h.npy", table)
+    np.save(tmp_path / "coup_data_4_2_weak_corr.npy", table)
+    np.save(tmp_path / "cop_m.npy", table * 2)
+    for strength in "hw":
+        columns, symbols = cop(tmp_path, strength)
+        assert np.array_equal(symbols, table)
+        assert columns.values == (("0", "1"),) * 4
+    with pytest.raises(DataError, match=r"cop_m.npy is not a table of zeros and ones"):
+        cop(tmp_path, "m")
+    with pytest.raises(ValueError, match="strength='x' must be 'h', 'm' or 'w'"):
+        cop(tmp_path, "x")
+    with pytest.raises(DataError, match=r"contains neither coup_data_4_2.npy nor cop_h.npy"):
+        cop(tmp_path / "nowhere", "h")
+    (tmp_path / "cop_m.npy").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"cop_m.npy is not an npy file"):
+        cop(tmp_path, "m")

@@ -15,7 +15,17 @@ from ddf import architectures
 from ddf.architectures import Channel, lattice_split
 from ddf.cli.main import main
 from ddf.data import DataSet, EightGaussians, Resampled
-from ddf.experiments import EXPERIMENTS, ROWS, Experiment, collect, report, rows, run_experiment, write_report
+from ddf.experiments import (
+    EXPERIMENTS,
+    ROWS,
+    Experiment,
+    category_tables,
+    collect,
+    report,
+    rows,
+    run_experiment,
+    write_report,
+)
 from ddf.experiments import results as runs
 from ddf.experiments.results import Result
 from ddf.layers import ChannelSplit, DenoisingCoupling, ModularCoupling, Shuffle
@@ -372,7 +382,7 @@ def test_maps_are_drawn_in_their_colors(tmp_path: Path) -> None:
 
 def test_reproduce_names_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "mnistt"]) == 2
-    assert "row 'mnistt' does not exist; choose from eight-gaussians, " in capsys.readouterr().err
+    assert "row 'mnistt' does not exist; choose from ladder, ablations, eight-gaussians, " in capsys.readouterr().err
     assert main(["reproduce", "cityscapes", "--runs", str(tmp_path), "--device", "cpu"]) == 1
     assert "https://www.cityscapes-dataset.com" in capsys.readouterr().err
     assert main(["reproduce", "mnist-split-h1", "--faithful"]) == 2
@@ -416,3 +426,41 @@ def test_reproduce_runs_reports_and_resumes(
     row = f"| 8 Gaussians | Discrete Denoising Flow | 4.58 ± 0.02 | – | {bits[1]:.4f} (1) | {bits[0]:.4f} (1) |"
     assert row in text
     assert "| 8 Gaussians, faithful | Discrete Denoising Flow | 4.58 ± 0.02 |" in text
+
+
+# ---- Tables of categories --------------------------------------------------------------------------------------------
+
+
+def test_tables_of_categories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run all models on a small table whose columns depend on each other, and write the report."""
+    generator = np.random.default_rng(0)
+    first = generator.integers(0, 3, 1000)
+    symbols = np.stack([first, (first + generator.integers(0, 2, 1000)) % 3, generator.integers(0, 2, 1000)], axis=1)
+    table = ("a", "b", "c"), (3, 3, 2), symbols.astype(np.uint8)
+    monkeypatch.setattr(category_tables, "TABLES", {"mushroom": "Small"})
+    monkeypatch.setattr(category_tables, "load_table", lambda name, folder: table)
+    quick = replace(category_tables._LOCAL, max_epochs=8)
+    monkeypatch.setattr(category_tables, "_LOCAL", quick)
+    monkeypatch.setattr(category_tables, "_JOINT", replace(category_tables._JOINT, max_epochs=2))
+    typed = ["reproduce", "--tables", "--runs", str(tmp_path / "runs"), "--report", str(tmp_path / "report")]
+    assert main(typed) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("nats per sample") == 5 * 6
+    found = {method: [] for method in category_tables.METHODS}
+    for result in category_tables.collect_tables(tmp_path / "runs"):
+        found[result.method].append(result.nats)
+    scores = {method: float(np.mean(nats)) for method, nats in found.items()}
+    best = np.log(3) + 2 * np.log(2)
+    assert scores["factorized"] == pytest.approx(2 * np.log(3) + np.log(2), abs=0.02)
+    for method in ("joint", "sp", "ds"):
+        assert best - 0.02 < scores[method] < best + 0.12
+    assert best - 0.02 < scores["ddf"] < scores["factorized"]
+    text = (tmp_path / "report" / "README.md").read_text()
+    assert "## Tables of categories" in text
+    assert re.search(r"Mushroom, nats by column.*a 1.\d+ \(1.\d+\), b 0.\d+ \(1.\d+\), c 0.\d+", text, re.DOTALL)
+    monkeypatch.setattr(category_tables, "fit", None)  # finished runs are not repeated
+    assert main(typed) == 0
+    assert main(["reproduce", "--tables", "mnist"]) == 2
+    assert main(["reproduce", "--cop", str(tmp_path)]) == 2

@@ -11,6 +11,7 @@ from ddf.spec import (
     DenoisingCouplingSpec,
     DenoisingSplitSpec,
     DenseNetSpec,
+    FactorizedCategoricalSpec,
     FlowSpec,
     LayerSpec,
     MLPSpec,
@@ -126,7 +127,13 @@ def cityscapes(
     )
 
 
-def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowSpec:
+def vectors(
+    num_classes: int,
+    columns: int,
+    net: NetSpec | None = None,
+    limits: tuple[int, ...] | None = None,
+    kind: str = "priors",
+) -> FlowSpec:
     """Return the spec of an autoregressive flow of vectors, such as the rows of a table.
 
     It consists of split priors, which predict each symbol from those before it. Long vectors are split into at most
@@ -136,6 +143,8 @@ def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowS
         num_classes: The number of classes K: that of the column with the most.
         columns: The number of symbols in each vector.
         net: The net to use instead of an MLP.
+        limits: The number of classes of each column; K if None.
+        kind: `"priors"` for split priors, `"splits"` for denoising splits.
 
     Examples:
         >>> vectors(4, 3).build()
@@ -144,13 +153,21 @@ def vectors(num_classes: int, columns: int, net: NetSpec | None = None) -> FlowS
              1  SplitPrior(MLP(hidden=256, layers=4), ChannelSplit(index=1), factor_out='b') → 1
           base  FactorizedCategorical(shared=False) → 1
     """
+    if kind not in ("priors", "splits"):
+        raise ValueError(f"kind={kind!r} must be 'priors' or 'splits'")
+    if limits is not None and len(limits) != columns:
+        raise ValueError(f"limits={limits} must have one number for each of {columns} columns")
     layers: list[LayerSpec] = []
     left, piece = columns, -(-columns // 24)
     while left > 1:
         kept = max(1, left - piece)
-        layers.append(SplitPriorSpec(net or MLPSpec(), partition=ChannelSplit(kept)))
+        some = None if limits is None else limits[kept:left]
+        cut = ChannelSplit(kept)
+        make = SplitPriorSpec if kind == "priors" else DenoisingSplitSpec
+        layers.append(make(net or MLPSpec(), partition=cut, limits=some))
         left = kept
-    return FlowSpec(num_classes, (columns,), tuple(layers))
+    base = FactorizedCategoricalSpec(limits=None if limits is None else limits[:1])
+    return FlowSpec(num_classes, (columns,), tuple(layers), base)
 
 
 def _multiscale(

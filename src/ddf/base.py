@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ddf.layers.layer import Draw, Emit, Freezable
-from ddf.plain import Spec
+from ddf.logits import impossible_classes, mask_classes
+from ddf.plain import Spec, later
 from ddf.shapes import Shape, check_size, fits
 from ddf.symbols import check_symbols, one_hot
 
@@ -22,6 +23,8 @@ class FactorizedCategorical(Freezable):
         num_classes: The number of classes K.
         shape: (channels, *spatial) of the symbols. With `shared`, a spatial size may be None: any size.
         shared: Whether all positions of a channel share one distribution.
+        limits: The number of classes of each channel, for tables whose columns have different numbers of classes; None
+            if all have K.
 
     Examples:
         >>> base = FactorizedCategorical(num_classes=2, shape=(2,))
@@ -31,7 +34,11 @@ class FactorizedCategorical(Freezable):
                 [0.2000, 0.6000]], grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, num_classes: int, shape: Shape, shared: bool = False) -> None:
+    impossible: Tensor | None
+
+    def __init__(
+        self, num_classes: int, shape: Shape, shared: bool = False, limits: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__()
         if not shape or shape[0] is None:
             raise ValueError(f"FactorizedCategorical: the shape {shape} does not include a number of channels")
@@ -46,6 +53,12 @@ class FactorizedCategorical(Freezable):
                 f"FactorizedCategorical: a distribution per position needs a fixed size, not the shape {self.shape}; "
                 "pass shared=True for one distribution per channel"
             )
+        if limits is not None and len(limits) != shape[0]:
+            raise ValueError(
+                f"FactorizedCategorical: limits={limits} must have one number for each of {shape[0]} channels"
+            )
+        self.limits = limits
+        self.register_buffer("impossible", impossible_classes(limits, num_classes), persistent=False)
         # (K, channels, *spatial), with spatial sizes of 1 where they are shared.
         self.logits = nn.Parameter(torch.zeros(num_classes, shape[0], *(size for size in sizes if size is not None)))
 
@@ -110,10 +123,10 @@ class FactorizedCategorical(Freezable):
 
     def _expand(self, batch: int, spatial: torch.Size) -> Tensor:
         logits = self.logits.detach() if self.frozen else self.logits
-        return logits.expand(batch, *logits.shape[:2], *spatial)
+        return mask_classes(logits.expand(batch, *logits.shape[:2], *spatial), self.impossible)
 
     def extra_repr(self) -> str:
-        return f"shared={self.shared}"
+        return f"shared={self.shared}" + ("" if self.limits is None else f", limits={self.limits}")
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,7 @@ class FactorizedCategoricalSpec(Spec, builds=FactorizedCategorical):
     """See `FactorizedCategorical`."""
 
     shared: bool = False
+    limits: tuple[int, ...] | None = later(None)
 
     def build(self, num_classes: int, shape: Shape) -> FactorizedCategorical:
-        return FactorizedCategorical(num_classes, shape, shared=self.shared)
+        return FactorizedCategorical(num_classes, shape, self.shared, self.limits)

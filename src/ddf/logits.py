@@ -4,7 +4,7 @@ Floating-point logits, in nats, are read with a softmax. Integer logits, in unit
 frequencies, computed in integer arithmetic only, so that an entropy coder can use them on any machine.
 """
 
-__all__ = ["PER_BIT", "PRECISION", "draw_symbols", "frequencies", "log_probs"]
+__all__ = ["PER_BIT", "PRECISION", "draw_symbols", "frequencies", "impossible_classes", "log_probs", "mask_classes"]
 
 from math import log
 
@@ -19,6 +19,7 @@ PRECISION = 16
 """Frequencies add up to 2^16."""
 
 _TOP = 23
+_FAR = 1 << 20  # below every other logit, in nats and in units of 1/256 bit
 # 2^23 · 2^(−i/256), rounded: exact in double precision, since none of these numbers is close to a half.
 _POWERS = tuple(round(2.0 ** (_TOP - i / PER_BIT)) for i in range(PER_BIT))
 
@@ -39,6 +40,33 @@ def log_probs(symbols: Tensor, logits: Tensor) -> Tensor:
         return -F.cross_entropy(logits.float(), symbols.long(), reduction="none").double()
     chosen = _rows(logits).gather(1, symbols.reshape(-1, 1).long()).view(symbols.shape)
     return chosen.double().log() - PRECISION * log(2)
+
+
+def impossible_classes(limits: tuple[int, ...] | None, num_classes: int) -> Tensor | None:
+    """Return a mask of the classes that a channel does not have, (K, channels); None if all channels have all.
+
+    Arguments:
+        limits: The number of classes of each channel; None for K everywhere.
+        num_classes: The number of classes K.
+    """
+    if limits is None:
+        return None
+    if not all(isinstance(limit, int) and 1 <= limit <= num_classes for limit in limits):
+        raise ValueError(f"limits={limits} must be numbers of classes 1…{num_classes}")
+    return torch.arange(num_classes).unsqueeze(1) >= torch.tensor(limits)
+
+
+def mask_classes(logits: Tensor, impossible: Tensor | None) -> Tensor:
+    """Make classes impossible: of probability 0, or at most 2^-16 for integer logits.
+
+    Arguments:
+        logits: Logits (batch, K, channels, *spatial).
+        impossible: The mask that `impossible_classes` returns.
+    """
+    if impossible is None:
+        return logits
+    mask = impossible.view(*impossible.shape, *[1] * (logits.ndim - 3))
+    return logits.masked_fill(mask, -_FAR)
 
 
 def draw_symbols(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:

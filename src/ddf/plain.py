@@ -4,9 +4,9 @@ A spec is a frozen dataclass whose fields have the same names as the module's at
 by subclassing, `class MySpec(LayerSpec, builds=MyLayer)`, and is then recognized in files.
 """
 
-__all__ = ["MOST_LAYERS", "Spec", "describe", "from_plain", "register", "to_plain"]
+__all__ = ["MOST_LAYERS", "Spec", "describe", "from_plain", "later", "register", "to_plain"]
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from sys import float_info
 from types import UnionType
@@ -52,7 +52,7 @@ def describe(module: nn.Module) -> Any:
     """
     spec = _SPEC_OF.get(type(module))
     if spec is not None:
-        return spec(**{field.name: _described(getattr(module, field.name)) for field in fields(spec)})  # type: ignore[arg-type]
+        return spec(**{one.name: _described(getattr(module, one.name)) for one in fields(spec)})  # type: ignore[arg-type]
     carried = getattr(module, "spec", None)  # modules that are derived from others, such as exact nets
     if isinstance(carried, Spec):
         return carried
@@ -73,10 +73,23 @@ def to_plain(value: Any) -> Any:
     """Convert a spec to dictionaries, lists, numbers and strings."""
     if isinstance(value, Spec) or type(value) in _KINDS.values():
         kind = value.builds.__name__ if isinstance(value, Spec) else type(value).__name__
-        return {"kind": kind} | {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+        kept = [one for one in fields(value) if not _is_omitted(one, getattr(value, one.name))]
+        return {"kind": kind} | {one.name: to_plain(getattr(value, one.name)) for one in kept}
     if isinstance(value, tuple):
         return [to_plain(item) for item in value]
     return value
+
+
+def later(default: Any) -> Any:
+    """Return a field that specs gained after the first release: files do not store its default.
+
+    So a spec that does not use it has the same JSON, and the model the same fingerprint, as before.
+    """
+    return field(default=default, metadata={"later": True})
+
+
+def _is_omitted(described: Field[Any], value: Any) -> bool:
+    return bool(described.metadata.get("later")) and value == described.default
 
 
 def from_plain(value: Any) -> Any:
@@ -96,12 +109,12 @@ def from_plain(value: Any) -> Any:
             "command line, --import MODULE)"
         )
     options = {name: from_plain(item) for name, item in value.items() if name != "kind"}
-    known = {field.name: field for field in fields(_KINDS[kind])}
+    known = {one.name: one for one in fields(_KINDS[kind])}
     for name in options:
         if name not in known:
             raise ValueError(f"{kind} has no option {name!r}; it has {', '.join(known) or 'none'}")
-    for name, field in known.items():
-        if name not in options and field.default is MISSING:
+    for name, one in known.items():
+        if name not in options and one.default is MISSING:
             raise ValueError(f"{kind} is missing the option {name!r}")
     hints = _hints(kind)
     for name, option in options.items():

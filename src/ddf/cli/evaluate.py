@@ -169,7 +169,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     else:
         samples, skipped = read_samples(model, options.data, options.source)
         samples, names = samples[: options.count], dict(enumerate(_class_names(model)))
-        key, title, parts = "layer", "coded by", _score_samples(model, samples, scores)
+        key = "column" if isinstance(model.classes, Columns) else "layer"
+        title = "column" if isinstance(model.classes, Columns) else "coded by"
+        parts = _score_samples(model, samples, scores)
         most = sorted(scores.counts.items())
     for line in skipped:
         print(f"skipped: {line}", file=sys.stderr)
@@ -209,8 +211,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _score_samples(
     model: "Flow | IntegerFlow", samples: "list[Array]", scores: _Scores
 ) -> dict[str, tuple[float, float]]:
-    """Score samples, and return the share of symbols and the bits of each layer."""
+    """Score samples, and return the share of symbols and the bits of each layer, or of each column of a table."""
     from ddf.analysis import bits_of
+    from ddf.classes import Columns
 
     layers: dict[str, tuple[int, float]] = {}
     batches = _batches(samples)
@@ -218,7 +221,10 @@ def _score_samples(
         found = bits_of(model, part)
         for values, bits in zip(part, found.by_symbol, strict=True):
             scores.add(values, bits)
-        for name, count, bits in found.by_layer:
+        groups = found.by_layer
+        if isinstance(model.classes, Columns):
+            groups = tuple(zip(model.classes.names, [len(part)] * part.shape[1], found.by_symbol.sum(0), strict=True))
+        for name, count, bits in groups:
             before = layers.get(name, (0, 0.0))
             layers[name] = before[0] + count, before[1] + bits
     size = sum(count for count, _ in layers.values())

@@ -6,10 +6,13 @@ import argparse
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddf.cli.common import Commands, UsageError, add_device, add_json, formatted, print_result
 from ddf.extras import require
+
+if TYPE_CHECKING:
+    from ddf.experiments import Experiment
 
 _REPRODUCE = """\
 Run the experiments of Table 1 of the paper and write a report of all finished runs. If interrupted, run the same
@@ -26,16 +29,37 @@ def add(commands: Commands) -> None:
         "ddf reproduce eight-gaussians --seeds 3                     a few minutes on a CPU",
         "ddf reproduce mnist mnist-split --model ddf                 downloads MNIST",
         "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the full table",
+        "ddf reproduce mnist-split --model all                       also split priors only, and denoising splits",
+        "ddf reproduce ladder --cityscapes ~/data/cityscapes         from the faithful flows to ours, step by step",
+        "ddf reproduce --tables --cop ~/Discrete-Tree-Flows/data     tables of categories, about half an hour on a CPU",
         "ddf reproduce --faithful --cityscapes ~/data/cityscapes     follow the appendices to the letter",
     )
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows of the table (default: all five of the paper)")
+    parser.add_argument(
+        "rows",
+        nargs="*",
+        metavar="ROW",
+        help="rows of the table, `ladder` for the steps from the faithful flows to ours, or `ablations` for the grids "
+        "and the variants of the Discrete Flow (default: the five rows of the paper)",
+    )
     parser.add_argument(
         "--faithful",
         action="store_true",
         help="follow the paper's appendices to the letter, with both orders of the split prior (default: our presets)",
     )
     parser.add_argument(
-        "--model", choices=("df", "ddf", "both"), default="both", help="the model to train (default: both)"
+        "--tables",
+        action="store_true",
+        help="run the protocol of Discrete Tree Flows on tables of categories (default: the paper's table)",
+    )
+    parser.add_argument(
+        "--cop", metavar="FOLDER", help="for --tables: the folder of the COP tables (default: leave them out)"
+    )
+    parser.add_argument(
+        "--model",
+        choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "both", "all"),
+        default="both",
+        help="the model to train: a Discrete Flow, a denoising flow, denoising splits, split priors only (also with as "
+        "many parameters, or for one channel at a time), both flows of the paper, or all (default: both)",
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds, starting at 0 (default: 3)")
     add_device(parser)
@@ -60,24 +84,21 @@ def add(commands: Commands) -> None:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from ddf.experiments import EXPERIMENTS, ROWS, collect, run_experiment, write_report
+    from ddf.experiments import ROWS, collect, run_experiment, write_report
+    from ddf.experiments.category_tables import collect_tables
     from ddf.experiments.results import is_finished, load_data
-    from ddf.experiments.rows import FAITHFUL, MODELS, TABLE
+    from ddf.experiments.rows import MODELS
 
-    rows = options.rows or list(FAITHFUL if options.faithful else TABLE)
-    if options.faithful:
-        rows = [row if row in FAITHFUL else f"{row}-faithful" for row in rows]
-    for row in rows:
-        if row not in ROWS:
-            choices = FAITHFUL if options.faithful else ROWS
-            raise UsageError(f"row {row!r} does not exist; choose from {', '.join(choices)}")
     if options.seeds < 1:
         raise UsageError(f"--seeds {options.seeds} is out of range: pass 1 or more")
-    models = list(MODELS) if options.model == "both" else [options.model]
-    chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
-    if not chosen:
-        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
+    if options.cop and not options.tables:
+        raise UsageError("--cop applies only to --tables")
+    if options.tables and (options.rows or options.faithful):
+        raise UsageError("--tables runs tables of categories; it takes neither rows nor --faithful")
+    chosen = [] if options.tables else _chosen(options)
     require("matplotlib", "the report")  # before training, not after
+    if options.tables:
+        _run_tables(options)
     sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
     # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
     planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
@@ -117,6 +138,45 @@ def _reproduce(options: argparse.Namespace) -> int:
             data_sets[name] = load_data(name, sources)
         except (OSError, ValueError):
             print(f"ddf: {name} is not available; the report shows only samples", file=sys.stderr)
-    report = write_report(results, options.report, options.typed, data_sets)
+    report = write_report(results, options.report, options.typed, data_sets, collect_tables(options.runs))
     print_result(options, {"runs": runs, "report": str(report)}, f"Report: {report}")
     return 0
+
+
+def _chosen(options: argparse.Namespace) -> "list[Experiment]":
+    """Return the experiments of the rows and models on the command line."""
+    from ddf.experiments import EXPERIMENTS, ROWS
+    from ddf.experiments.rows import FAITHFUL, GROUPS, MODELS, TABLE
+
+    rows = options.rows or list(FAITHFUL if options.faithful else TABLE)
+    rows = [row for name in rows for row in GROUPS.get(name, (name,))]
+    if options.faithful:
+        rows = [row if row in FAITHFUL else f"{row}-faithful" for row in rows]
+    for row in rows:
+        if row not in ROWS:
+            choices = FAITHFUL if options.faithful else (*GROUPS, *ROWS)
+            raise UsageError(f"row {row!r} does not exist; choose from {', '.join(choices)}")
+    models = {"both": ["df", "ddf"], "all": list(MODELS)}.get(options.model, [options.model])
+    chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
+    if not chosen:
+        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
+    return chosen
+
+
+def _run_tables(options: argparse.Namespace) -> None:
+    """Run all models on all folds of the tables of categories."""
+    from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, has_joint_table, load_table, run_table
+
+    names = [name for name in TABLES if options.cop or not name.startswith("cop")]
+    tables = {name: load_table(name, options.cop) for name in names}
+    for fold in range(FOLDS):
+        for name, table in tables.items():
+            for method in METHODS:
+                if method != "joint" or has_joint_table(table[1]):
+                    result = run_table(name, method, fold, table, options.runs)
+                    print(
+                        f"{TABLES[name]}, {METHODS[method]}, fold {fold}: {result.nats:.4f} nats per sample, "
+                        f"{result.seconds:.0f} s",
+                        file=sys.stderr if options.json else sys.stdout,
+                        flush=True,
+                    )

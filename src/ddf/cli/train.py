@@ -237,9 +237,11 @@ def _score(writer: "Any", model: "Any", maps: "list[Any]") -> float:
 
 def _train_table(options: argparse.Namespace, data: "DataSet") -> int:
     from ddf import architectures
+    from ddf.classes import Columns
     from ddf.training import TrainingConfig
 
-    spec = architectures.vectors(data.num_classes, data.shape[0])
+    limits = None if not isinstance(data.classes, Columns) else tuple(len(column) for column in data.classes.values)
+    spec = architectures.vectors(data.num_classes, data.shape[0], limits=limits)
     batch_size = max(16, min(256, len(data["train"]) // 20))
     epochs = options.epochs or 30
     config = TrainingConfig(batch_size=batch_size, max_epochs=epochs, ema=0.99, cosine=True, seed=options.seed)

@@ -10,8 +10,10 @@ __all__ = [
     "LabelMaps",
     "Resampled",
     "cityscapes",
+    "cop",
     "crop",
     "mnist",
+    "mushrooms",
     "read_label_maps",
     "read_table",
     "static_mnist",
@@ -27,6 +29,7 @@ from ddf.extras import needed_for
 if TYPE_CHECKING:
     from ddf.data.binary_mnist import mnist, static_mnist
     from ddf.data.cityscapes_maps import cityscapes
+    from ddf.data.columns import cop, mushrooms
     from ddf.data.dataset import DataSet
     from ddf.data.eight_gaussians import EightGaussians
     from ddf.data.label_maps import LabelMaps, crop, read_label_maps
@@ -39,8 +42,10 @@ _HOME_OF = {  # imported when first used, because they import torch, which codec
     "LabelMaps": "label_maps",
     "Resampled": "resampled",
     "cityscapes": "cityscapes_maps",
+    "cop": "columns",
     "crop": "label_maps",
     "mnist": "binary_mnist",
+    "mushrooms": "columns",
     "read_label_maps": "label_maps",
     "read_table": "tables",
     "static_mnist": "binary_mnist",

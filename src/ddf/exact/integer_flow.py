@@ -302,6 +302,7 @@ def _tables(layers: Sequence[Layer]) -> dict[str, Tensor]:
         for i, layer in enumerate(layers)
         if not isinstance(layer, Shuffle)
         for name, buffer in layer.named_buffers(recurse=False)
+        if name not in layer._non_persistent_buffers_set
     }
 
 

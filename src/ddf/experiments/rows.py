@@ -5,6 +5,7 @@ __all__ = [
     "DF_ABLATION",
     "EXPERIMENTS",
     "FAITHFUL",
+    "GROUPS",
     "H_GRID",
     "LADDER",
     "MODELS",
@@ -332,3 +333,11 @@ DF_ABLATION = {
     for data in ("eight-gaussians", "mnist")
 }
 """The rows in which one choice of our Discrete Flows is undone, by data set."""
+
+GROUPS = {
+    "ladder": tuple(row for rows in LADDER.values() for row in rows),
+    "ablations": tuple(
+        dict.fromkeys([*H_GRID.values(), *COUPLINGS.values(), *(row for rows in DF_ABLATION.values() for row in rows)])
+    ),
+}
+"""Groups of rows that the command runs together."""

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from ddf.layers.layer import Layer
 from ddf.layers.partition import ChannelSplit, Partition
+from ddf.logits import impossible_classes, mask_classes
 from ddf.nets.stable import evaluation_mode, stable_logits
 from ddf.shapes import Shape
 
@@ -25,9 +26,19 @@ class Conditional(Layer):
             also given one-hot vectors (batch, K, channels, *spatial) in floating point.
         partition: How the symbols are split in two.
         num_classes: The number of classes K, for a net without an attribute of that name.
+        limits: The number of classes of each channel of the target, for tables whose columns have different numbers of
+            classes; None if all have K. Other classes are never predicted.
     """
 
-    def __init__(self, net: nn.Module, partition: Partition | None = None, num_classes: int | None = None) -> None:
+    impossible: Tensor | None
+
+    def __init__(
+        self,
+        net: nn.Module,
+        partition: Partition | None = None,
+        num_classes: int | None = None,
+        limits: tuple[int, ...] | None = None,
+    ) -> None:
         super().__init__()
         name = type(self).__name__
         if not isinstance(net, nn.Module):
@@ -40,6 +51,8 @@ class Conditional(Layer):
         self.net = net
         self.partition = ChannelSplit() if partition is None else partition
         self.num_classes = int(classes)
+        self.limits = limits
+        self.register_buffer("impossible", impossible_classes(limits, self.num_classes), persistent=False)
 
     # ---- The two parts: what is given, and the target
 
@@ -67,6 +80,8 @@ class Conditional(Layer):
             predicted = self._net_output_shape(given)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
+        if self.limits is not None and len(self.limits) != target[0]:
+            raise ValueError(f"{name}: limits={self.limits} must have one number for each of {target[0]} channels")
         if predicted != self.predicted_shape(target):
             raise ValueError(
                 f"{name}: the net predicts symbols of shape {predicted}, but for symbols of shape {shape} "
@@ -104,12 +119,16 @@ class Conditional(Layer):
             logits: Tensor = functional_call(self.net, weights, (given,))
         else:
             logits = self.net(given)
-        return logits
+        return self.masked(logits)
+
+    def masked(self, logits: Tensor) -> Tensor:
+        """Return logits with those of impossible classes far below all others."""
+        return mask_classes(logits, self.impossible)
 
     def decide(self, given: Tensor) -> Tensor:
         """Return logits for decisions: their order for a sample does not depend on the rest of the batch."""
         try:
-            return stable_logits(self.net, given)
+            return self.masked(stable_logits(self.net, given))
         except ValueError as error:
             raise ValueError(f"{type(self).__name__}: {error}") from error
 
@@ -125,4 +144,4 @@ class Conditional(Layer):
 
     def extra_repr(self) -> str:
         net = " ".join(repr(self.net).split())  # on one line
-        return f"{net}, {self.partition}"
+        return f"{net}, {self.partition}" + ("" if self.limits is None else f", limits={self.limits}")

@@ -11,6 +11,7 @@ from ddf.layers.layer import Draw, Emit, LayerSpec, Movement
 from ddf.layers.partition import ChannelSplit, Partition
 from ddf.nets.net import NetSpec
 from ddf.permutation import rank, unrank
+from ddf.plain import later
 from ddf.shapes import Shape
 
 
@@ -31,6 +32,7 @@ class DenoisingCoupling(Conditional):
         top: Number of classes that are sorted, 1 … K: the paper's h.
         partition: How the symbols are split into x_a and x_b.
         num_classes: The number of classes K, for a net without an attribute of that name.
+        limits: The number of classes of each channel of x_b; see `Conditional`.
 
     Examples:
         >>> from ddf.nets import MLP
@@ -42,9 +44,14 @@ class DenoisingCoupling(Conditional):
     """
 
     def __init__(
-        self, net: nn.Module, top: int, partition: Partition | None = None, num_classes: int | None = None
+        self,
+        net: nn.Module,
+        top: int,
+        partition: Partition | None = None,
+        num_classes: int | None = None,
+        limits: tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__(net, partition, num_classes)
+        super().__init__(net, partition, num_classes, limits)
         if not isinstance(top, int) or not 1 <= top <= self.num_classes:
             raise ValueError(
                 f"DenoisingCoupling: top={top} is out of range: the data has {self.num_classes} classes "
@@ -80,7 +87,8 @@ class DenoisingCouplingSpec(LayerSpec, builds=DenoisingCoupling):
     net: NetSpec
     top: int
     partition: Partition = ChannelSplit()
+    limits: tuple[int, ...] | None = later(None)
 
     def build(self, num_classes: int, shape: Shape) -> DenoisingCoupling:
         net = self.net.build(num_classes, *self.partition.shapes(shape))
-        return DenoisingCoupling(net, self.top, self.partition, num_classes)
+        return DenoisingCoupling(net, self.top, self.partition, num_classes, self.limits)

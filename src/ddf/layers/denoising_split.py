@@ -16,6 +16,7 @@ from ddf.logits import PER_BIT
 from ddf.nets.net import NetSpec
 from ddf.nets.stable import PER_NAT
 from ddf.permutation import rank, unrank
+from ddf.plain import later
 from ddf.shapes import Shape
 from ddf.symbols import one_hot
 
@@ -43,6 +44,7 @@ class DenoisingSplit(Conditional):
         net: The classifier n; see `Conditional`.
         partition: How the symbols are split into x_a, which is kept, and x_b.
         num_classes: The number of classes K, for a net without an attribute of that name.
+        limits: The number of classes of each channel of x_b; see `Conditional`.
 
     Examples:
         >>> from ddf.nets import MLP
@@ -57,8 +59,14 @@ class DenoisingSplit(Conditional):
 
     table: Tensor
 
-    def __init__(self, net: nn.Module, partition: Partition | None = None, num_classes: int | None = None) -> None:
-        super().__init__(net, partition, num_classes)
+    def __init__(
+        self,
+        net: nn.Module,
+        partition: Partition | None = None,
+        num_classes: int | None = None,
+        limits: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__(net, partition, num_classes, limits)
         # log2 of the correction of each rank in each context, in units of 1/256 bit.
         bins = _BINS[: self.num_classes - 1]
         self.register_buffer("table", torch.zeros(*bins, self.num_classes, dtype=torch.int16))
@@ -141,7 +149,8 @@ class DenoisingSplitSpec(LayerSpec, builds=DenoisingSplit):
 
     net: NetSpec
     partition: Partition = ChannelSplit()
+    limits: tuple[int, ...] | None = later(None)
 
     def build(self, num_classes: int, shape: Shape) -> DenoisingSplit:
         net = self.net.build(num_classes, *self.partition.shapes(shape))
-        return DenoisingSplit(net, self.partition, num_classes)
+        return DenoisingSplit(net, self.partition, num_classes, self.limits)

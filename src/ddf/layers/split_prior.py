@@ -10,6 +10,7 @@ from ddf.layers.conditional import Conditional
 from ddf.layers.layer import Draw, Emit, LayerSpec, Movement, over_classes
 from ddf.layers.partition import ChannelSplit, Partition
 from ddf.nets.net import NetSpec
+from ddf.plain import later
 from ddf.shapes import Shape
 
 
@@ -28,6 +29,7 @@ class SplitPrior(Conditional):
         factor_out: The part that is factored out, `"a"` or `"b"`.
         partition: How the symbols are split into the parts a and b.
         num_classes: The number of classes K, for a net without an attribute of that name.
+        limits: The number of classes of each channel that is factored out; see `Conditional`.
 
     Examples:
         >>> from ddf.layers import ChannelSplit
@@ -44,8 +46,9 @@ class SplitPrior(Conditional):
         factor_out: str = "b",
         partition: Partition | None = None,
         num_classes: int | None = None,
+        limits: tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__(net, partition, num_classes)
+        super().__init__(net, partition, num_classes, limits)
         if factor_out not in ("a", "b"):
             raise ValueError(f"SplitPrior: factor_out={factor_out!r} must be 'a' or 'b'")
         self.factor_out = factor_out
@@ -99,8 +102,9 @@ class SplitPriorSpec(LayerSpec, builds=SplitPrior):
     net: NetSpec
     factor_out: str = "b"
     partition: Partition = ChannelSplit()
+    limits: tuple[int, ...] | None = later(None)
 
     def build(self, num_classes: int, shape: Shape) -> SplitPrior:
         a, b = self.partition.shapes(shape)
         net = self.net.build(num_classes, *((a, b) if self.factor_out == "b" else (b, a)))
-        return SplitPrior(net, self.factor_out, self.partition, num_classes)
+        return SplitPrior(net, self.factor_out, self.partition, num_classes, self.limits)

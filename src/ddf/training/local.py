@@ -22,7 +22,7 @@ def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Ten
 
     def loss(net: nn.Module, x: Tensor) -> Tensor:
         given, target = layer.split(x)
-        log_p = net(given).float().log_softmax(dim=1)
+        log_p = layer.masked(net(given).float()).log_softmax(dim=1)
         # With one-hot vectors, numbers are summed in the same order every time, on a GPU too.
         return (log_p * one_hot(target, layer.num_classes)).sum() / (-log(2) * target.numel())
 
