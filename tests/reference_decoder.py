@@ -295,9 +295,9 @@ class IntegerFlow:
         for number, layer in enumerate(self.layers):
             if layer["kind"] == "Squeeze":
                 left = (4 * left[0], left[1] // 2, left[2] // 2)
-            elif layer["kind"] == "SplitPrior":
+            elif layer["kind"] in ("SplitPrior", "DenoisingSplit"):
                 index = layer["partition"]["index"] or left[0] // 2
-                kept = index if layer["factor_out"] == "b" else left[0] - index
+                kept = index if layer.get("factor_out", "b") == "b" else left[0] - index
                 coded[number] = left[0] - kept
                 left = (kept, *left[1:])
         base = np.moveaxis(self.tensors["base"], 0, -1)  # (channels, *spatial, K)
@@ -315,6 +315,12 @@ class IntegerFlow:
                 drawn = np.array([[coder.symbol(row) for row in part] for part in rows])
                 drawn = drawn.reshape(len(z), coded[number], *z.shape[2:])
                 z = np.concatenate([z, drawn] if layer["factor_out"] == "b" else [drawn, z], axis=1)
+            elif layer["kind"] == "DenoisingSplit":
+                logits = self.logits(name, layer["net"], z, coded[number])
+                rows = frequencies(self.rank_logits(number, logits)).reshape(len(z), -1, self.k)
+                ranks = np.array([[coder.symbol(row) for row in part] for part in rows])
+                ranks = ranks.reshape(len(z), coded[number], *z.shape[2:])
+                z = np.concatenate([z, unrank(ranks, logits, self.k)], axis=1)
             else:
                 assert layer["kind"] == "DenoisingCoupling"
                 index = layer["partition"]["index"] or z.shape[1] // 2
@@ -322,6 +328,17 @@ class IntegerFlow:
                 logits = self.logits(name, layer["net"], given, ranks.shape[1])
                 z = np.concatenate([given, unrank(ranks, logits, layer["top"])], axis=1)
         return z
+
+    def rank_logits(self, number: int, logits: Array) -> Array:
+        """Return the logits of the ranks of a denoising split."""
+        table = self.tensors[f"{number}.table"].astype(np.int64)
+        ordered = -np.sort(-logits, axis=-1)
+        margins = (ordered[..., :-1] - ordered[..., 1:])[..., : table.ndim - 1]
+        bins = [
+            np.minimum(margins[..., i] // width, (40, 8, 4)[i] - 1)
+            for i, width in enumerate((128, 256, 512)[: table.ndim - 1])
+        ]
+        return ordered + table[tuple(bins)]
 
     def logits(self, name: str, net: dict[str, Any], given: Array, channels: int) -> Array:
         """Return logits (batch, channels, *spatial, K) for symbols (batch, channels, *spatial)."""

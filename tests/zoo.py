@@ -260,7 +260,7 @@ def denoising_split_flow() -> IntegerFlow:
 INTEGER_FLOWS: dict[str, tuple[Callable[[], IntegerFlow], tuple[int, ...]]] = {
     "any-size": (any_size_flow, (12, 20)),
     "couplings": (coupling_flow, (8, 6)),
-    "denoising splits": (denoising_split_flow, (8, 4)),
+    "denoising-splits": (denoising_split_flow, (8, 4)),
     "vectors": (vector_flow, (4,)),
 }
 

@@ -11,6 +11,7 @@ __all__ = [
     "DamagedFileError",
     "DdfError",
     "DenoisingCoupling",
+    "DenoisingSplit",
     "DenseNet",
     "FactorizedCategorical",
     "Flow",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from ddf.layers import (
         ChannelSplit,
         DenoisingCoupling,
+        DenoisingSplit,
         Layer,
         ModularCoupling,
         Shuffle,
@@ -81,6 +83,7 @@ _HOMES = {  # module: the names defined there; it is imported when one of them i
     "ddf.layers": (
         "ChannelSplit",
         "DenoisingCoupling",
+        "DenoisingSplit",
         "Layer",
         "ModularCoupling",
         "Shuffle",
