@@ -10,6 +10,8 @@ import numpy as np
 from ddf.shapes import Array
 from ddf.viz.figures import new_figure, save_figure
 
+_LEAST_SPAN = 0.1  # of an axis of scores, as a fraction of the scores
+
 
 def pair_histograms(samples: Mapping[str, Array], num_classes: int, path: str | PathLike[str]) -> None:
     """Draw two-dimensional histograms of pairs of symbols side by side, all on the same scale.
@@ -72,6 +74,12 @@ def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: s
     for axes, (title, group) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
         for number, (name, values) in enumerate(group.items()):
             axes.plot(range(1, len(values) + 1), values, styles[number % 4], linewidth=1.2, label=name)
+        low, high = axes.get_ylim()
+        middle = (low + high) / 2
+        if high - low < _LEAST_SPAN * abs(middle):  # a flat line should look flat
+            axes.set_ylim(middle * (1 - _LEAST_SPAN / 2), middle * (1 + _LEAST_SPAN / 2))
+        axes.ticklabel_format(axis="y", useOffset=False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("epoch", fontsize=9)
         axes.set_ylabel("validation bits per symbol", fontsize=9)
