@@ -240,7 +240,8 @@ def machine(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
-        hardware = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
+        threads = torch.get_num_threads()
+        hardware = f"{threads} CPU thread{'s' * (threads > 1)} ({platform.machine()})"
     return {"ddf": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": hardware}
 
 
