@@ -96,6 +96,16 @@ def test_fit_counts_on_validation_data(tmp_path: object) -> None:
     assert abs(8 * len(code) / 1000 - float(model.bits_per_dim(x[:500]).mean())) < 0.05
 
 
+def test_one_class_and_two() -> None:
+    for k in (1, 2):
+        flow = as_flow(DenoisingSplit(mlp(k, 1, 1)), (2,), k)
+        x = everything(k, (2,))
+        ddf.fit(flow, x.repeat(40, 1), config=ddf.TrainingConfig(max_epochs=1), device="cpu", progress=False)
+        assert torch.equal(flow.decode(flow.encode(x)), x)
+        assert float(flow.log_prob(x).exp().sum()) == pytest.approx(1)
+        assert flow.sample(3, torch.Generator().manual_seed(0)).max() < k
+
+
 def test_the_layer_needs_a_net_for_its_partition() -> None:
     with pytest.raises(ValueError, match="DenoisingSplit: the net predicts symbols of shape"):
         DenoisingSplit(MLP(4, 1, 2)).output_shape((2,))

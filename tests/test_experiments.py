@@ -306,6 +306,7 @@ def test_the_report_has_all_sections(tmp_path: Path) -> None:
     assert (
         "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.0000 ± 0.0000 |" in text
     )
+    assert "| binary MNIST | base alone, without layers |  | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "| + mirrored maps | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.0000 |" in text
     assert "| 6 | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "| | plain relaxation | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
@@ -382,7 +383,10 @@ def test_maps_are_drawn_in_their_colors(tmp_path: Path) -> None:
 
 def test_reproduce_names_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "mnistt"]) == 2
-    assert "row 'mnistt' does not exist; choose from ladder, ablations, eight-gaussians, " in capsys.readouterr().err
+    assert (
+        "row 'mnistt' does not exist; choose from ladder, ladder-mnist, ladder-cityscapes, ablations, eight"
+        in capsys.readouterr().err
+    )
     assert main(["reproduce", "cityscapes", "--runs", str(tmp_path), "--device", "cpu"]) == 1
     assert "https://www.cityscapes-dataset.com" in capsys.readouterr().err
     assert main(["reproduce", "mnist-split-h1", "--faithful"]) == 2
@@ -462,5 +466,8 @@ def test_tables_of_categories(
     assert re.search(r"Mushroom, nats by column.*a 1.\d+ \(1.\d+\), b 0.\d+ \(1.\d+\), c 0.\d+", text, re.DOTALL)
     monkeypatch.setattr(category_tables, "fit", None)  # finished runs are not repeated
     assert main(typed) == 0
-    assert main(["reproduce", "--tables", "mnist"]) == 2
+    for wrong in (["mnist"], ["--model", "ds"], ["--seeds", "1"], ["--device", "cpu"], ["--faithful"]):
+        assert main(["reproduce", "--tables", *wrong]) == 2
+    assert main(["reproduce", "ladder", "--faithful"]) == 2
+    assert "--faithful does not apply to ladder" in capsys.readouterr().err
     assert main(["reproduce", "--cop", str(tmp_path)]) == 2

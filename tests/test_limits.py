@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import ddf
 from ddf import architectures, spec
 from ddf.base import FactorizedCategorical
 from ddf.layers import ChannelSplit, DenoisingCoupling, DenoisingSplit, SplitPrior
@@ -47,8 +48,30 @@ def test_the_base_smooths_only_possible_classes() -> None:
     torch.testing.assert_close(emitted[0][0, :, 1], torch.tensor([0.5, 0.5, 2.5, 0]) / 3.5)
 
 
+def test_data_beyond_the_limits_is_rejected() -> None:
+    x = torch.randint(4, (200, 4), generator=torch.Generator().manual_seed(0))
+    net = spec.MLPSpec(hidden=16, layers=3)
+    for limits in ((4, 4, 4, 2), (3, 4, 4, 4)):
+        flow = architectures.vectors(4, 4, net=net, limits=limits).build()
+        with pytest.raises(ValueError, match="the data contains the symbol 3 in a channel with limits="):
+            ddf.fit(flow, x, config=ddf.TrainingConfig(max_epochs=1), device="cpu", progress=False)
+    beyond = architectures.vectors(4, 4, net=net, limits=LIMITS).build()
+    beyond = beyond.log_prob(torch.tensor([[3, 3, 3, 3]])).detach()
+    assert float(beyond) < -1e6
+
+
+def test_flows_with_limits_have_no_integer_form() -> None:
+    flow = architectures.vectors(4, 4, net=spec.MLPSpec(hidden=16, layers=3), limits=LIMITS).build()
+    x = torch.zeros(10, 4, dtype=torch.long)
+    with pytest.raises(ddf.DdfError, match="a flow with limits has no integer form"):
+        ddf.export(flow, x, config=None)
+
+
 def test_limits_are_checked_and_stored() -> None:
     net = MLP(4, 2, 2, hidden=8)
+    assert SplitPrior(net, limits=[2, 3]).limits == (2, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"limits=\(True, 3\) must be"):
+        SplitPrior(net, limits=(True, 3))
     with pytest.raises(ValueError, match=r"limits=\(2, 5\) must be numbers of classes 1…4"):
         SplitPrior(net, limits=(2, 5))
     with pytest.raises(ValueError, match=r"limits=\(2,\) must have one number for each of 2 channels"):

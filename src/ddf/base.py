@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddf.layers.layer import Draw, Emit, Freezable
-from ddf.logits import impossible_classes, mask_classes
+from ddf.logits import check_limits, impossible_classes, mask_classes
 from ddf.plain import Spec, later
 from ddf.shapes import Shape, check_size, fits
 from ddf.symbols import check_symbols, one_hot
@@ -57,8 +57,8 @@ class FactorizedCategorical(Freezable):
             raise ValueError(
                 f"FactorizedCategorical: limits={limits} must have one number for each of {shape[0]} channels"
             )
-        self.limits = limits
-        self.register_buffer("impossible", impossible_classes(limits, num_classes), persistent=False)
+        self.limits = None if limits is None else tuple(limits)
+        self.register_buffer("impossible", impossible_classes(self.limits, num_classes), persistent=False)
         # (K, channels, *spatial), with spatial sizes of 1 where they are shared.
         self.logits = nn.Parameter(torch.zeros(num_classes, shape[0], *(size for size in sizes if size is not None)))
 
@@ -101,6 +101,7 @@ class FactorizedCategorical(Freezable):
         for batch in [symbols] if isinstance(symbols, Tensor) else symbols:
             self.check_shape(tuple(batch.shape[1:]))
             batch = check_symbols(batch, self.num_classes, name="symbols").to(self.logits.device)
+            check_limits(batch, self.limits)
             for part in batch.split(max(1, (1 << 24) // (self.num_classes * prod(batch.shape[1:])))):
                 seen = one_hot(part, self.num_classes, torch.uint8).sum(0)
                 counts += seen.sum_to_size(counts.shape)

@@ -4,7 +4,16 @@ Floating-point logits, in nats, are read with a softmax. Integer logits, in unit
 frequencies, computed in integer arithmetic only, so that an entropy coder can use them on any machine.
 """
 
-__all__ = ["PER_BIT", "PRECISION", "draw_symbols", "frequencies", "impossible_classes", "log_probs", "mask_classes"]
+__all__ = [
+    "PER_BIT",
+    "PRECISION",
+    "check_limits",
+    "draw_symbols",
+    "frequencies",
+    "impossible_classes",
+    "log_probs",
+    "mask_classes",
+]
 
 from math import log
 
@@ -19,7 +28,7 @@ PRECISION = 16
 """Frequencies add up to 2^16."""
 
 _TOP = 23
-_FAR = 1 << 20  # below every other logit, in nats and in units of 1/256 bit
+_FAR = 1 << 20  # nats
 # 2^23 · 2^(−i/256), rounded: exact in double precision, since none of these numbers is close to a half.
 _POWERS = tuple(round(2.0 ** (_TOP - i / PER_BIT)) for i in range(PER_BIT))
 
@@ -51,22 +60,31 @@ def impossible_classes(limits: tuple[int, ...] | None, num_classes: int) -> Tens
     """
     if limits is None:
         return None
-    if not all(isinstance(limit, int) and 1 <= limit <= num_classes for limit in limits):
+    if not all(type(limit) is int and 1 <= limit <= num_classes for limit in limits):
         raise ValueError(f"limits={limits} must be numbers of classes 1…{num_classes}")
     return torch.arange(num_classes).unsqueeze(1) >= torch.tensor(limits)
 
 
-def mask_classes(logits: Tensor, impossible: Tensor | None) -> Tensor:
-    """Make classes impossible: of probability 0, or at most 2^-16 for integer logits.
+def check_limits(symbols: Tensor, limits: tuple[int, ...] | None) -> None:
+    """Raise an error for symbols (samples, channels, *spatial) that a channel does not have."""
+    for channel, limit in enumerate(limits or ()):
+        most = int(symbols[:, channel].max()) if len(symbols) else 0
+        if most >= limit:
+            raise ValueError(f"the data contains the symbol {most} in a channel with limits={limits}, number {channel}")
+
+
+def mask_classes(logits: Tensor, impossible: Tensor | None, units_per_nat: int = 1) -> Tensor:
+    """Make classes impossible: about a million nats behind all others.
 
     Arguments:
-        logits: Logits (batch, K, channels, *spatial).
+        logits: Logits (batch, K, channels, *spatial) in floating point.
         impossible: The mask that `impossible_classes` returns.
+        units_per_nat: The unit of the logits.
     """
     if impossible is None:
         return logits
     mask = impossible.view(*impossible.shape, *[1] * (logits.ndim - 3))
-    return logits.masked_fill(mask, -_FAR)
+    return logits.masked_fill(mask, -_FAR * units_per_nat)
 
 
 def draw_symbols(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -5,6 +5,7 @@ __all__ = ["add"]
 import argparse
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,12 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--model",
-        choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "both", "all"),
-        default="both",
+        choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "base", "both", "all"),
         help="the model to train: a Discrete Flow, a denoising flow, denoising splits, split priors only (also with as "
-        "many parameters, or for one channel at a time), both flows of the paper, or all (default: both)",
+        "many parameters, or for one channel at a time), the base alone, both flows of the paper, or all "
+        "(default: both)",
     )
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds, starting at 0 (default: 3)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, starting at 0 (default: 3)")
     add_device(parser)
     parser.add_argument("--mnist", metavar="FOLDER", help="the folder of the MNIST idx files (default: download them)")
     parser.add_argument(
@@ -89,23 +90,23 @@ def _reproduce(options: argparse.Namespace) -> int:
     from ddf.experiments.results import is_finished, load_data
     from ddf.experiments.rows import MODELS
 
-    if options.seeds < 1:
+    if options.seeds is not None and options.seeds < 1:
         raise UsageError(f"--seeds {options.seeds} is out of range: pass 1 or more")
     if options.cop and not options.tables:
         raise UsageError("--cop applies only to --tables")
-    if options.tables and (options.rows or options.faithful):
-        raise UsageError("--tables runs tables of categories; it takes neither rows nor --faithful")
+    for name in ("rows", "faithful", "model", "seeds", "device"):
+        if options.tables and getattr(options, name):
+            what = "rows do" if name == "rows" else f"--{name} does"
+            raise UsageError(f"{what} not apply to --tables, which runs all models on all folds, on the CPU")
     chosen = [] if options.tables else _chosen(options)
     require("matplotlib", "the report")  # before training, not after
-    if options.tables:
-        _run_tables(options)
+    tables = _run_tables(options) if options.tables else []
     sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
     # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
-    planned = [(seed, experiment) for seed in range(options.seeds) for experiment in chosen]
-    for name in dict.fromkeys(
-        experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)
-    ):
-        load_data(name, sources)  # fail on missing data before anything is trained
+    planned = [(seed, experiment) for seed in range(options.seeds or 3) for experiment in chosen]
+    needed = {experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)}
+    for name in sorted(needed):  # fail on missing data before anything is trained; MNIST, a download, comes last
+        load_data(name, sources)
     runs: list[dict[str, Any]] = []
     for seed, experiment in planned:
         done = is_finished(experiment, seed, options.runs)
@@ -133,13 +134,14 @@ def _reproduce(options: argparse.Namespace) -> int:
     for warning in caught:
         print(f"ddf: {warning.message}", file=sys.stderr)
     data_sets = {}
-    for name in {ROWS[result.row].data for result in results}:
+    at_hand = {name for name, path in sources.items() if path} | needed | {"eight-gaussians"}
+    for name in {ROWS[result.row].data for result in results} & at_hand:
         try:
             data_sets[name] = load_data(name, sources)
         except (OSError, ValueError):
             print(f"ddf: {name} is not available; the report shows only samples", file=sys.stderr)
     report = write_report(results, options.report, options.typed, data_sets, collect_tables(options.runs))
-    print_result(options, {"runs": runs, "report": str(report)}, f"Report: {report}")
+    print_result(options, {"runs": runs, "tables": tables, "report": str(report)}, f"Report: {report}")
     return 0
 
 
@@ -151,24 +153,27 @@ def _chosen(options: argparse.Namespace) -> "list[Experiment]":
     rows = options.rows or list(FAITHFUL if options.faithful else TABLE)
     rows = [row for name in rows for row in GROUPS.get(name, (name,))]
     if options.faithful:
+        for name in set(options.rows) & set(GROUPS):
+            raise UsageError(f"--faithful does not apply to {name}")
         rows = [row if row in FAITHFUL else f"{row}-faithful" for row in rows]
     for row in rows:
         if row not in ROWS:
             choices = FAITHFUL if options.faithful else (*GROUPS, *ROWS)
             raise UsageError(f"row {row!r} does not exist; choose from {', '.join(choices)}")
-    models = {"both": ["df", "ddf"], "all": list(MODELS)}.get(options.model, [options.model])
+    models = {"both": ["df", "ddf"], "all": list(MODELS)}.get(options.model or "both", [options.model])
     chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
     if not chosen:
-        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model}")
+        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model or 'both'}")
     return chosen
 
 
-def _run_tables(options: argparse.Namespace) -> None:
-    """Run all models on all folds of the tables of categories."""
+def _run_tables(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run all models on all folds of the tables of categories, and return the results as plain data."""
     from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, has_joint_table, load_table, run_table
 
     names = [name for name in TABLES if options.cop or not name.startswith("cop")]
     tables = {name: load_table(name, options.cop) for name in names}
+    results = []
     for fold in range(FOLDS):
         for name, table in tables.items():
             for method in METHODS:
@@ -180,3 +185,5 @@ def _run_tables(options: argparse.Namespace) -> None:
                         file=sys.stderr if options.json else sys.stdout,
                         flush=True,
                     )
+                    results.append(asdict(result))
+    return results

@@ -52,6 +52,8 @@ class IntegerFlow(Flow):
         _check_layers(flow.layer_list())
         if flow.num_classes > _MOST_CLASSES:
             raise ModelError(f"{flow.num_classes} classes have no integer form: at most {_MOST_CLASSES} are supported")
+        if any(getattr(part, "limits", None) is not None for part in flow.parts()):
+            raise ModelError("a flow with limits has no integer form, in which every class has a probability")
         if flow.classes is not None and not isinstance(flow.classes, Classes):
             raise ModelError("a flow of tables has no integer form: each column has its own classes")
         classes = flow.classes or Classes.plain(flow.num_classes)

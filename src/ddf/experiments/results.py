@@ -176,12 +176,12 @@ def score(flow: Flow, x: Tensor, batch_size: int = 500) -> tuple[Array, dict[str
     batches = []
     for batch in x.split(batch_size):
         found: list[tuple[str, Tensor]] = []
-        name = ""
+        name, output = "", batch.to(flow.device)
 
         def emit(symbols: Tensor, logits: Tensor) -> None:
             found.append((name, -log_probs(symbols, logits).flatten(1).sum(1) / (log(2) * x[0].numel())))  # noqa: B023
 
-        steps = flow.steps(batch.to(flow.device), emit)
+        steps = flow.steps(output, emit)
         for number, layer in enumerate(flow.layer_list()):
             name = name_of(layer, number)
             _, output = next(steps)

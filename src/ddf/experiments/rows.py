@@ -23,6 +23,7 @@ from ddf.spec import DenseNetSpec, FlowSpec, MLPSpec
 from ddf.training.config import TrainingConfig
 
 MODELS = {
+    "base": "base alone, without layers",
     "df": "Discrete Flow",
     "ddf": "Discrete Denoising Flow",
     "ds": "denoising splits",
@@ -87,6 +88,12 @@ _MNIST_FAITHFUL = TrainingConfig(max_epochs=8, patience=2, draws=4, relaxation=0
 _CITYSCAPES_FAITHFUL = TrainingConfig(max_epochs=40, patience=5, relaxation=0.0)
 _TOY_FAITHFUL = TrainingConfig(max_epochs=10, patience=3, relaxation=0.0)
 
+_BASES = {
+    "eight-gaussians": FlowSpec(91, (2,), ()),
+    "mnist": FlowSpec(2, (1, 28, 28), ()),
+    "cityscapes": FlowSpec(8, (1, 32, 64), ()),
+}
+
 _LATTICE = "channels in lattice order instead of a random one"
 _GIVEN = ", later couplings predict from all transformed channels instead of from half of the channels"
 _LOCAL = "cosine decay, moving average of the weights"
@@ -111,10 +118,12 @@ def _table() -> list[Experiment]:
         {
             "ddf": f"200,000 pairs, batches of 512, 15 epochs, {_LOCAL}",
             "df": f"200,000 pairs, batches of 512, 15 epochs, {_JOINT}, tanh instead of ReLU, location without scale",
+            "base": "no layers",
         },
     )
     tanh = MLPSpec(activation="tanh")
     found = [
+        Experiment(toy, "base", _BASES["eight-gaussians"], TrainingConfig()),
         Experiment(toy, "ddf", architectures.eight_gaussians(), _TOY),
         Experiment(toy, "df", architectures.eight_gaussians("modular", net=tanh, scale=False), _TOY_JOINT),
     ]
@@ -152,6 +161,8 @@ def _table() -> list[Experiment]:
                 Experiment(row, "ddf", _spec(row, "denoising", split_priors=split), local),
                 Experiment(row, "df", _spec(row, "modular", split_priors=split, temperature=temperature), config),
             ]
+            if not split:
+                found.append(Experiment(row, "base", _BASES[row.name], TrainingConfig()))
             if split or row is city:
                 found.append(Experiment(row, "ds", _spec(row, "split", split_priors=split), local))
             if split:
@@ -172,6 +183,7 @@ def _spec(row: Row, coupling: str, **options: Any) -> FlowSpec:
 def _others(training: str) -> dict[str, str]:
     """Return the differences from the paper of the models that the paper does not have."""
     return {
+        "base": "no layers",
         "ds": f"a denoising split instead of each coupling and its split prior, {training}, {_LATTICE}",
         "sp": f"no couplings, {training}, {_LATTICE}",
         "sp-wide": f"no couplings, nets of width 736, {training}, {_LATTICE}",
@@ -206,9 +218,12 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
                 "ddf": f"{stated}unspecified there: {epochs} per net, {unstated}",
                 "df": f"{stated}unspecified there: {epochs}, {unstated}, a temperature of 0.1, "
                 "a base initialized to the frequencies of the data",
+                "base": "no layers",
             },
             augment=False,
         )
+        if not name.endswith(("-split", "-a")):
+            found.append(Experiment(row, "base", _BASES[name], TrainingConfig()))
         for model, coupling in (("ddf", "denoising"), ("df", "modular")):
             if name == "eight-gaussians":
                 spec = architectures.eight_gaussians(coupling)
@@ -226,6 +241,9 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
         ("mnist", _MNIST_FAITHFUL, _MNIST),
         ("cityscapes", _CITYSCAPES_FAITHFUL, _CITYSCAPES),
     ):
+        schedule = "cosine decay over 40 epochs with a warm-up, no early stopping"
+        if data == "mnist":
+            schedule = "cosine decay over 12 instead of 8 epochs with a warm-up, six binarizations instead of four"
         third = (
             ("batch", "batches of 128", replace(faithful, batch_size=128), False)
             if data == "mnist"
@@ -237,7 +255,7 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
             (*third, "lattice"),
             (
                 "cosine",
-                "cosine decay, no early stopping",
+                schedule,
                 replace(ours, ema=None),
                 True,
                 "lattice",
@@ -305,7 +323,7 @@ TABLE = ("eight-gaussians", "mnist", "cityscapes", "mnist-split", "cityscapes-sp
 """The rows of the paper's table."""
 
 FAITHFUL = tuple(f"{name}-faithful" for name in (*TABLE, "mnist-split-a", "cityscapes-split-a"))
-"""The rows that follow the paper's appendices to the letter. The last two factor out the part named in appendix C."""
+"""The rows that follow the paper's appendices; of those with split priors, only the last two in the order of appendix C."""
 
 LADDER = {
     "mnist": ("mnist-faithful", "mnist-halves", "mnist-lattice", "mnist-batch", "mnist-cosine", "mnist"),
@@ -336,6 +354,7 @@ DF_ABLATION = {
 
 GROUPS = {
     "ladder": tuple(row for rows in LADDER.values() for row in rows),
+    **{f"ladder-{data}": rows for data, rows in LADDER.items()},
     "ablations": tuple(
         dict.fromkeys([*H_GRID.values(), *COUPLINGS.values(), *(row for rows in DF_ABLATION.values() for row in rows)])
     ),

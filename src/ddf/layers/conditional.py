@@ -11,7 +11,7 @@ from torch.func import functional_call
 from ddf.layers.layer import Layer
 from ddf.layers.partition import ChannelSplit, Partition
 from ddf.logits import impossible_classes, mask_classes
-from ddf.nets.stable import evaluation_mode, stable_logits
+from ddf.nets.stable import PER_NAT, evaluation_mode, stable_logits
 from ddf.shapes import Shape
 
 _ANY_SIZE = 8  # the spatial size at which a net of unknown output shape is tried
@@ -51,8 +51,8 @@ class Conditional(Layer):
         self.net = net
         self.partition = ChannelSplit() if partition is None else partition
         self.num_classes = int(classes)
-        self.limits = limits
-        self.register_buffer("impossible", impossible_classes(limits, self.num_classes), persistent=False)
+        self.limits = None if limits is None else tuple(limits)
+        self.register_buffer("impossible", impossible_classes(self.limits, self.num_classes), persistent=False)
 
     # ---- The two parts: what is given, and the target
 
@@ -128,7 +128,7 @@ class Conditional(Layer):
     def decide(self, given: Tensor) -> Tensor:
         """Return logits for decisions: their order for a sample does not depend on the rest of the batch."""
         try:
-            return self.masked(stable_logits(self.net, given))
+            return mask_classes(stable_logits(self.net, given), self.impossible, PER_NAT)
         except ValueError as error:
             raise ValueError(f"{type(self).__name__}: {error}") from error
 

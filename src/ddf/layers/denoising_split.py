@@ -68,7 +68,7 @@ class DenoisingSplit(Conditional):
     ) -> None:
         super().__init__(net, partition, num_classes, limits)
         # log2 of the correction of each rank in each context, in units of 1/256 bit.
-        bins = _BINS[: self.num_classes - 1]
+        bins = _BINS[: max(1, self.num_classes - 1)]
         self.register_buffer("table", torch.zeros(*bins, self.num_classes, dtype=torch.int16))
 
     def output_shape(self, shape: Shape) -> Shape:
@@ -104,6 +104,8 @@ class DenoisingSplit(Conditional):
 
     def _contexts(self, ordered: Tensor) -> tuple[Tensor, ...]:
         """Return the bin of each margin between ordered logits: indices into the table."""
+        if self.num_classes == 1:
+            return (torch.zeros_like(ordered[:, 0], dtype=torch.long),)
         leading = ordered[:, : self.table.ndim]
         margins = leading[:, :-1] - leading[:, 1:]
         if ordered.is_floating_point():

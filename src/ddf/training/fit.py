@@ -38,7 +38,8 @@ class Fitted:
 
     Arguments:
         flow: The trained flow.
-        validation_bits: Its bits per dimension on the validation data.
+        validation_bits: Its bits per dimension on the validation data, on which the best epochs are also chosen, and
+            the corrections of denoising splits counted.
         parts: For each trained part: validation score, epochs, steps, seconds, and the seconds it took to pass the data
             through it.
     """

@@ -2,6 +2,7 @@
 
 __all__ = ["classification_loss", "train_locally"]
 
+import itertools
 import time
 from collections.abc import Callable
 from math import log
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from ddf.flow import Flow
 from ddf.layers.conditional import Conditional
+from ddf.logits import check_limits
 from ddf.symbols import one_hot
 from ddf.training.cache import Cache
 from ddf.training.loop import Session, Task, optimize
@@ -40,6 +42,9 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session)
         new = False
         if isinstance(layer, Conditional) and not layer.frozen:
             finished = session.run.finished(number)
+            if layer.limits is not None:
+                for batch in itertools.chain(train.batches(), validation.batches()):
+                    check_limits(layer.split(batch)[1], layer.limits)
             if finished is None:
                 label = f"{number} {type(layer).__name__}"
                 task = Task(number, label, layer.net, classification_loss(layer))
