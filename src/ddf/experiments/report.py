@@ -98,11 +98,11 @@ they are measured on the test set. Â± is the standard deviation over seeds (n âˆ
 _FAITHFUL = """\
 "Faithful" flows follow the paper's appendices to the letter, and only what these leave open was chosen here, with one
 exception: split priors factor out the part that the coupling has transformed, as in the authors' code. Only rows that
-say so factor out the part that appendix C names. On MNIST, faithful nets train for at most 8 epochs, after which they still
-improve; the authors' commands train for 100. "Ours" are our own presets, with nets of the same size. All have three
-seeds unless a number in parentheses says otherwise.
+say so factor out the part that appendix C names. On MNIST, faithful nets train for at most 8 epochs, after which they
+still improve; the authors' commands train for 100. "Ours" are our own presets, with nets of the same size. All have
+three seeds unless a number in parentheses says otherwise.
 
-"Base alone" is a distribution of independent symbols. Where a Discrete Flow scores no better, its couplings learned
+"Base alone" is a distribution of independent symbols. Where a Discrete Flow scores the same, its couplings learned
 nothing: those of the faithful flows without split priors, and of two of our three on Cityscapes. (Ours are trained on
 mirrored maps, too, which are a handicap for the base alone.)"""
 
