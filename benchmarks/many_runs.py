@@ -8,7 +8,7 @@ With `--pack FOLDER`, all results and as many finished layers as fit are packed 
 `--resume` continues on another machine. The toy rows train on the CPU, which is as fast for their small steps.
 
 Denoising splits and split priors without couplings train the same nets from the same seeds, so the nets of a finished
-run of one (`sp`) are used for the other (`ds`).
+run of one (`sp`) are reused for the other (`ds`).
 """
 
 import argparse
@@ -189,7 +189,7 @@ def pack(out: Path, folder: Path, most: int) -> None:
             fits = [i for i in range(most) if size <= room[i]]
             if not fits:
                 left_out += 1
-                break  # the files after it need it
+                break  # the files after it depend on it
             tars[fits[0]].append(path)
             room[fits[0]] -= size
     folder.mkdir(parents=True, exist_ok=True)
@@ -198,11 +198,11 @@ def pack(out: Path, folder: Path, most: int) -> None:
             with tarfile.open(folder / f"runs-{i}.tar", "w") as file:
                 for path in paths:
                     file.add(path, path.relative_to(out))
-    print(f"packed {out} into {folder}; {left_out} runs are not completely packed", flush=True)
+    print(f"packed {out} into {folder}; {left_out} runs are packed only in part", flush=True)
 
 
 def groups(out: Path) -> Iterator[list[Path]]:
-    """Yield what to pack, most important first, as lists of files in which each file needs those before it."""
+    """Yield what to pack, most important first, as lists of files in which each file depends on those before it."""
     places = sorted(path for path in out.glob("*/*/seed-*"))
     finished = [place for place in places if (place / "result.json").exists()]
     yield from (
@@ -217,7 +217,7 @@ def groups(out: Path) -> Iterator[list[Path]]:
 
 
 def unpack(tars: list[Path], out: Path) -> None:
-    """Unpack what `pack` wrote, unless the folder is already further ahead."""
+    """Unpack what `pack` wrote, except for runs that the folder already contains."""
     have = {place for place in out.glob("*/*/seed-*") if place.is_dir()}
     out.mkdir(parents=True, exist_ok=True)
     for path in tars:
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--mnist", type=Path, help="folder with the MNIST idx files")
     parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz or the folder with gtFine")
-    parser.add_argument("experiments", nargs="*", metavar="ROW[/MODEL]", help="what to run")
+    parser.add_argument("experiments", nargs="*", metavar="ROW[/MODEL]", help="the experiments to run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="(default: 0 1 2)")
     parser.add_argument("--seconds", type=float, default=560, help="total time (default: 560)")
     parser.add_argument("--workers", type=int, default=5, help="concurrent experiments on the device (default: 5)")
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="pack the runs into tar files at the end")
     parser.add_argument("--tars", type=int, default=4, help="maximum number of tar files of 15 MiB (default: 4)")
-    parser.add_argument("--resume", nargs="*", type=Path, default=[], metavar="TAR", help="unpack these first")
+    parser.add_argument("--resume", nargs="*", type=Path, default=[], metavar="TAR", help="tar files to unpack first")
     parser.add_argument("--tiny", action="store_true", help="use tiny nets and data, to test the script")
     parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

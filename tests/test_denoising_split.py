@@ -1,4 +1,4 @@
-"""The denoising split: corrections that are counted, and what they are worth."""
+"""The denoising split: how its corrections are counted, and what they gain."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def sampled(n: int, seed: int) -> torch.Tensor:
     return flow.sample(n, torch.Generator().manual_seed(seed), batch_size=n)
 
 
-def test_without_counts_it_is_a_split_prior() -> None:
+def test_a_denoising_split_without_counts_is_a_split_prior() -> None:
     x = everything(3, (4, 1, 1))
     net = dense(3, 2, 2)
     one, other = as_flow(DenoisingSplit(net), (4, 1, 1), 3), as_flow(SplitPrior(net), (4, 1, 1), 3)
@@ -53,7 +53,7 @@ def test_counts_correct_the_confidence_of_the_net(factor: float) -> None:
     assert corrected < truth + 0.25 * (uncorrected - truth)
 
 
-def test_a_net_that_is_right_is_left_alone() -> None:
+def test_counts_do_not_change_a_calibrated_net() -> None:
     net = mlp(K, 1, 1)
     split = DenoisingSplit(net)
     split.set_counts(split.count([sampled(20_000, seed=1)]))
@@ -77,7 +77,7 @@ def test_counts_add_up() -> None:
 
 
 def test_fit_counts_on_validation_data(tmp_path: object) -> None:
-    """Also after an interruption, and again after export, whose nets differ."""
+    """Check this also for a resumed run, and after export, which counts again because its nets differ."""
     x = sampled(3000, seed=3)
     flow = FlowSpec(K, (2,), (DenoisingSplitSpec(MLPSpec(hidden=16, layers=3)),)).build(seed=0)
     config = ddf.TrainingConfig(max_epochs=3, learning_rate=1e-2)
@@ -106,6 +106,6 @@ def test_one_class_and_two() -> None:
         assert flow.sample(3, torch.Generator().manual_seed(0)).max() < k
 
 
-def test_the_layer_needs_a_net_for_its_partition() -> None:
+def test_the_net_must_fit_the_partition() -> None:
     with pytest.raises(ValueError, match="DenoisingSplit: the net predicts symbols of shape"):
         DenoisingSplit(MLP(4, 1, 2)).output_shape((2,))

@@ -248,7 +248,7 @@ def test_a_small_row_from_training_to_report(tmp_path: Path, monkeypatch: pytest
 
 
 def fake(row: str, model: str, seed: int, bits: float, sample_bits: np.ndarray | None = None) -> Result:
-    """Return the result of a run that did not take place."""
+    """Return a made-up result."""
     experiment = EXPERIMENTS[row, model]
     return Result(
         row=row,
@@ -270,7 +270,7 @@ def fake(row: str, model: str, seed: int, bits: float, sample_bits: np.ndarray |
 
 
 def test_differences_are_paired_by_test_sample() -> None:
-    """Hard samples are hard for both models, so the difference is known better than the scores."""
+    """Hard samples are hard for both models, so the difference is more precise than the scores."""
     generator = np.random.default_rng(0)
     hard = generator.random(400)
     gaps = generator.normal(-0.01, 0.002, (3, 400))
@@ -316,7 +316,7 @@ def test_the_report_has_all_sections(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", rows.LADDER)
-def test_each_step_of_the_ladder_is_one_change(data: str) -> None:
+def test_each_step_of_the_ladder_makes_one_change(data: str) -> None:
     steps = [EXPERIMENTS[row, "ddf"] for row in rows.LADDER[data]]
     changes = []
     for before, after in pairwise(steps):
@@ -325,11 +325,11 @@ def test_each_step_of_the_ladder_is_one_change(data: str) -> None:
     schedule = {"cosine", "max_epochs", "patience", "warmup_steps", "draws"}
     assert [change[0] for change in changes] == [True, True, False, False, False]
     assert changes[4] == (False, False, {"ema"})
-    assert changes[3][2] <= schedule | {"relaxation"}  # which denoising flows do not use
+    assert changes[3][2] <= schedule | {"relaxation"}  # not used by denoising flows
     assert changes[2] == ((False, True, set()) if data == "cityscapes" else (False, False, {"batch_size"}))
 
 
-def test_variants_have_nets_or_parameters_in_common() -> None:
+def test_variants_match_in_the_number_of_nets_or_parameters() -> None:
     def size(row: str, model: str) -> tuple[int, int]:
         spec = EXPERIMENTS[row, model].spec
         return sum(hasattr(layer, "net") for layer in spec.layers), parameters(spec)
@@ -438,7 +438,7 @@ def test_reproduce_runs_reports_and_resumes(
 def test_tables_of_categories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run all models on a small table whose columns depend on each other, and write the report."""
+    """Run all models on a small table with dependent columns, and write the report."""
     generator = np.random.default_rng(0)
     first = generator.integers(0, 3, 1000)
     symbols = np.stack([first, (first + generator.integers(0, 2, 1000)) % 3, generator.integers(0, 2, 1000)], axis=1)

@@ -1,4 +1,4 @@
-"""Columns with their own numbers of classes: other classes have no probability and are never sampled."""
+"""Columns with different numbers of classes: those that a column lacks have probability zero and are never sampled."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_impossible_classes_have_no_probability(kind: str) -> None:
 
 @pytest.mark.parametrize("top", [1, 2, 4])
 def test_ranks_stay_within_the_limits(top: int) -> None:
-    """So layers after a coupling can have the limits of the symbols that it replaced."""
+    """Layers after a coupling can therefore have the limits of the symbols that it replaced."""
     coupling = DenoisingCoupling(mlp(4, 2, 2), top=top, limits=LIMITS[2:])
     x = everything(4, (4,))
     x = x[is_possible(x)]
@@ -53,7 +53,7 @@ def test_data_beyond_the_limits_is_rejected() -> None:
     net = spec.MLPSpec(hidden=16, layers=3)
     for limits in ((4, 4, 4, 2), (3, 4, 4, 4)):
         flow = architectures.vectors(4, 4, net=net, limits=limits).build()
-        with pytest.raises(ValueError, match="the data contains the symbol 3 in a channel with limits="):
+        with pytest.raises(ValueError, match=r"the data contains the symbol 3 in channel \d, but limits="):
             ddf.fit(flow, x, config=ddf.TrainingConfig(max_epochs=1), device="cpu", progress=False)
     beyond = architectures.vectors(4, 4, net=net, limits=LIMITS).build()
     beyond = beyond.log_prob(torch.tensor([[3, 3, 3, 3]])).detach()
@@ -82,4 +82,4 @@ def test_limits_are_checked_and_stored() -> None:
         architectures.vectors(4, 2, limits=(2,))
     limited = architectures.vectors(4, 4, limits=LIMITS)
     assert spec.FlowSpec.from_json(limited.to_json()) == limited == limited.build().spec
-    assert "limits" not in architectures.vectors(4, 4).to_json(), "models without limits keep their fingerprint"
+    assert "limits" not in architectures.vectors(4, 4).to_json(), "models without limits must keep their fingerprints"

@@ -69,14 +69,14 @@ def binary_mnist(
     """Return the spec of a flow of binary maps of 28 × 28 with four couplings.
 
     Arguments:
-        coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow; `"split"` for a
-            denoising split in place of each coupling and its split prior; `"none"` for split priors without couplings,
-            and `"none, one by one"` for split priors that factor out one channel each.
+        coupling: `"denoising"` for a Discrete Denoising Flow, `"modular"` for a Discrete Flow, `"split"` for a
+            denoising split in place of each coupling and its split prior, `"none"` for split priors without couplings,
+            or `"none, one by one"` for split priors without couplings that each factor out one channel.
         split_priors: Whether a split prior follows each coupling (appendix C) or not (appendix D).
         factor_out: Which part the split priors factor out; see `SplitPrior`.
         net: The net to use instead of the paper's DenseNet of 8 blocks.
         shuffles: The order of the channels: `"random"`, drawn from the seed of the flow as in the paper; `"lattice"`
-            (see `lattice_split`), or `"lattice, halves"`, in which each coupling transforms half of the channels.
+            (see `lattice_split`); or `"lattice, halves"`, in which each coupling transforms half of the channels.
         temperature: The temperature of modular couplings.
     """
     return _multiscale(
@@ -112,7 +112,7 @@ def cityscapes(
         top: The number of classes that each coupling ranks, the paper's h. The last coupling ranks all classes.
         shuffles: The order of the channels; see `binary_mnist`.
         temperature: The temperature of modular couplings.
-        couplings: The number of couplings after each squeeze; if None, as in the paper.
+        couplings: The number of couplings after each squeeze; None for those of the paper.
     """
     return _multiscale(
         num_classes=8,
@@ -140,10 +140,10 @@ def vectors(
     24 pieces; the symbols of a piece are predicted independently of each other.
 
     Arguments:
-        num_classes: The number of classes K: that of the column with the most.
+        num_classes: The number of classes K: the largest number in any column.
         columns: The number of symbols in each vector.
         net: The net to use instead of an MLP.
-        limits: The number of classes of each column; K if None.
+        limits: The number of classes of each column; None if all have K.
         kind: `"priors"` for split priors, `"splits"` for denoising splits.
 
     Examples:
@@ -181,7 +181,7 @@ def _multiscale(
     shuffles: str,
     temperature: float,
 ) -> FlowSpec:
-    """For each number n in `couplings`, add a squeeze and n repeats of shuffle, coupling and optional split prior."""
+    """For each n in `couplings`, add a squeeze and, n times, a shuffle, a coupling and an optional split prior."""
     if shuffles not in ("random", "lattice", "lattice, halves"):
         raise ValueError(f"shuffles={shuffles!r} must be 'random', 'lattice' or 'lattice, halves'")
     layers: list[LayerSpec] = []
@@ -215,7 +215,7 @@ def _multiscale(
 def _step(
     coupling: str, net: NetSpec, given: int, moved: int, top: int, temperature: float, factor_out: str | None
 ) -> list[LayerSpec]:
-    """Return the layers after a shuffle: a coupling and a split prior, or what takes their place."""
+    """Return the layers after a shuffle: a coupling and an optional split prior, or what replaces them."""
     partition = _HALVES if given == moved else ChannelSplit(given)
     if coupling == "split":
         return [DenoisingSplitSpec(net, partition)]
@@ -267,7 +267,7 @@ def lattice_split(channels: Sequence[Channel]) -> tuple[list[int], list[int]]:
 
 
 def _halved(channels: Sequence[Channel], given: list[int], moved: list[int]) -> tuple[list[int], list[int]]:
-    """Add the least transformed of the given channels to those to predict, until they are half of the channels."""
+    """Predict the least transformed of the given channels as well, until half of all channels are predicted."""
     others = [i for i in given if channels[i].transformed > channels[moved[0]].transformed]
     others.sort(key=lambda i: (channels[i].transformed, i))
     moved = [*moved, *others[: len(channels) // 2 - len(moved)]]

@@ -52,10 +52,10 @@ def log_probs(symbols: Tensor, logits: Tensor) -> Tensor:
 
 
 def impossible_classes(limits: tuple[int, ...] | None, num_classes: int) -> Tensor | None:
-    """Return a mask of the classes that a channel does not have, (K, channels); None if all channels have all.
+    """Return a mask (K, channels) of the classes that each channel lacks; None if there are no limits.
 
     Arguments:
-        limits: The number of classes of each channel; None for K everywhere.
+        limits: The number of classes of each channel; None if all have K.
         num_classes: The number of classes K.
     """
     if limits is None:
@@ -66,15 +66,15 @@ def impossible_classes(limits: tuple[int, ...] | None, num_classes: int) -> Tens
 
 
 def check_limits(symbols: Tensor, limits: tuple[int, ...] | None) -> None:
-    """Raise an error for symbols (samples, channels, *spatial) that a channel does not have."""
+    """Raise an error if symbols (samples, channels, *spatial) include one that its channel lacks."""
     for channel, limit in enumerate(limits or ()):
         most = int(symbols[:, channel].max()) if len(symbols) else 0
         if most >= limit:
-            raise ValueError(f"the data contains the symbol {most} in a channel with limits={limits}, number {channel}")
+            raise ValueError(f"the data contains the symbol {most} in channel {channel}, but limits={limits}")
 
 
 def mask_classes(logits: Tensor, impossible: Tensor | None, units_per_nat: int = 1) -> Tensor:
-    """Make classes impossible: about a million nats behind all others.
+    """Make classes impossible: set their logits about a million nats below all others.
 
     Arguments:
         logits: Logits (batch, K, channels, *spatial) in floating point.

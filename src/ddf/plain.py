@@ -81,9 +81,9 @@ def to_plain(value: Any) -> Any:
 
 
 def later(default: Any) -> Any:
-    """Return a field that specs gained after the first release: files do not store its default.
+    """Return a field that was added to a spec after the first release; files do not store its default.
 
-    So a spec that does not use it has the same JSON, and the model the same fingerprint, as before.
+    A spec that does not use the field therefore keeps its JSON, and a model with this spec keeps its fingerprint.
     """
     return field(default=default, metadata={"later": True})
 

@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
         "ddf reproduce eight-gaussians --seeds 3                     a few minutes on a CPU",
         "ddf reproduce mnist mnist-split --model ddf                 downloads MNIST",
         "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the full table",
-        "ddf reproduce mnist-split --model all                       also split priors only, and denoising splits",
+        "ddf reproduce mnist-split --model all                       plus split priors alone, and denoising splits",
         "ddf reproduce ladder --cityscapes ~/data/cityscapes         from the faithful flows to ours, step by step",
         "ddf reproduce --tables --cop ~/Discrete-Tree-Flows/data     tables of categories, about half an hour on a CPU",
         "ddf reproduce --faithful --cityscapes ~/data/cityscapes     follow the appendices to the letter",
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--faithful",
         action="store_true",
-        help="follow the paper's appendices to the letter, with both orders of the split prior (default: our presets)",
+        help="follow the paper's appendices to the letter, with split priors in both orders (default: our presets)",
     )
     parser.add_argument(
         "--tables",
@@ -53,14 +53,14 @@ def add(commands: Commands) -> None:
         help="run the protocol of Discrete Tree Flows on tables of categories (default: the paper's table)",
     )
     parser.add_argument(
-        "--cop", metavar="FOLDER", help="for --tables: the folder of the COP tables (default: leave them out)"
+        "--cop", metavar="FOLDER", help="for --tables: the folder of the COP tables (default: omit them)"
     )
     parser.add_argument(
         "--model",
         choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "base", "both", "all"),
-        help="the model to train: a Discrete Flow, a denoising flow, denoising splits, split priors only (also with as "
-        "many parameters, or for one channel at a time), the base alone, both flows of the paper, or all "
-        "(default: both)",
+        help="the model to train: a Discrete Flow (df), a denoising flow (ddf), denoising splits (ds), split priors "
+        "only (sp; sp-wide: about as many parameters as the flows; sp-fine: one channel at a time), the base alone, "
+        "both flows of the paper, or all (default: both)",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, starting at 0 (default: 3)")
     add_device(parser)

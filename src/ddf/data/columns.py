@@ -20,7 +20,7 @@ COP = {"h": "coup_data_4_2.npy", "m": "coup_data_4_2_moderate_corr.npy", "w": "c
 
 
 def mushrooms(missing: bool = False) -> tuple[Columns, Array]:
-    """Return 8124 mushrooms with 22 categorical columns, in the order of the file: the columns and the symbols.
+    """Return the columns and the symbols of 8124 mushrooms with 22 categorical columns, in file order.
 
     References:
         Mushroom, UCI Machine Learning Repository (1981), https://doi.org/10.24432/C5959T, CC BY 4.0
@@ -43,14 +43,14 @@ def mushrooms(missing: bool = False) -> tuple[Columns, Array]:
 
 
 def cop(folder: str | PathLike[str], strength: str) -> tuple[Columns, Array]:
-    """Return a COP table of 10,000 rows with 4 binary columns: the columns and the symbols.
+    """Return the columns and the symbols of a COP table of 10,000 rows with 4 binary columns.
 
     References:
         Discrete Tree Flows via Tree-Structured Permutations (Elkady, Lim and Inouye, 2022)
 
     Arguments:
-        folder: The folder `data` of the repository inouye-lab/Discrete-Tree-Flows, or one with the files cop_h.npy,
-            cop_m.npy and cop_w.npy.
+        folder: The folder `data` of the repository inouye-lab/Discrete-Tree-Flows, or a folder that contains the
+            files cop_h.npy, cop_m.npy and cop_w.npy.
         strength: The strength of the dependence between columns: `"h"` (high), `"m"` (moderate) or `"w"` (weak).
     """
     if strength not in COP:

@@ -33,7 +33,7 @@ TABLES = {
     "eight-gaussians": "8 Gaussians",
     "mushroom": "Mushroom",
 }
-"""The tables, and their titles."""
+"""The titles of the tables, by name."""
 
 METHODS = {
     "factorized": "independent columns",
@@ -43,7 +43,7 @@ METHODS = {
     "sp": "split priors",
     "ds": "denoising splits",
 }
-"""The models, and their titles."""
+"""The titles of the models, by name."""
 
 _COUPLINGS = 4
 _LOCAL = TrainingConfig(batch_size=128, max_epochs=40, patience=10, cosine=True, ema=0.99)
@@ -100,7 +100,7 @@ def run_table(name: str, method: str, fold: int, table: tuple[Any, ...], runs: P
     Arguments:
         name: The table.
         method: The model.
-        fold: The fold to test on; the others are for training, a tenth of them for validation.
+        fold: The fold to test on; the rest is training data, a tenth of which is held out for validation.
         table: What `load_table` returned.
         runs: The folder of all runs.
     """
@@ -173,7 +173,7 @@ def _spec(method: str, limits: tuple[int, ...]) -> FlowSpec:
 
 
 def _joint(train: Tensor, test: Tensor, limits: tuple[int, ...]) -> float:
-    """Return the nats of a table of all combinations, after adding 1/2 to each count."""
+    """Return the nats per test sample under a table that counts all combinations, plus 1/2 for each."""
     strides = torch.tensor(np.cumprod((1, *limits[:-1])))
     cells = int(np.prod(limits))
     counts = torch.bincount(train.long() @ strides, minlength=cells).double() + 0.5

@@ -1,4 +1,4 @@
-"""Write a report of all finished runs: tables beside the paper's, ablations, pictures and commands."""
+"""Write a report of all finished runs: a comparison with the paper, ablations, pictures and commands."""
 
 __all__ = ["Difference", "paired_difference", "write_report"]
 
@@ -15,6 +15,7 @@ from ddf.data import DataSet, EightGaussians
 from ddf.data.binary_mnist import MNIST_CLASSES
 from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
+from ddf.experiments.report_texts import AUTHORS, CATEGORIES, FAITHFUL_FLOWS, HEAD, NOTES, PREDICTIONS
 from ddf.experiments.results import SAMPLES, Result, follows
 from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, H_GRID, LADDER, MODELS, ROWS, TABLE
 from ddf.files import atomic_write
@@ -32,7 +33,7 @@ class Results:
         return [result for result in self.all if (result.row, result.model) == (row, model)]
 
     def models(self, row: str) -> list[str]:
-        """Return the models that have runs on a row."""
+        """Return the models with runs in a row."""
         return [model for model in MODELS if self.of(row, model)]
 
     def test(self, row: str, model: str = "ddf") -> str:
@@ -40,7 +41,7 @@ class Results:
         return _plus_minus([result.test_bits for result in self.of(row, model)])
 
     def validation(self, row: str, model: str = "ddf") -> str:
-        """Return its validation score."""
+        """Return the validation score of an experiment: mean and standard deviation."""
         return _plus_minus([result.validation_bits for result in self.of(row, model)])
 
 
@@ -57,7 +58,7 @@ def write_report(
         results: The finished runs.
         folder: The folder of the report.
         command: The command that wrote the report, for the record.
-        data: The available data sets by name, to show data beside samples.
+        data: The available data sets by name, to show data next to samples.
         tables: The results on tables of categories.
 
     Returns:
@@ -70,9 +71,9 @@ def write_report(
         temporary.write_text(json.dumps([result.to_plain() for result in results]) + "\n", encoding="utf-8")
     found = Results(results)
     sections = [
-        _HEAD,
+        HEAD,
         _opening(found),
-        _AUTHORS if any(found.models(name) for name in FAITHFUL) else "",
+        AUTHORS if any(found.models(name) for name in FAITHFUL) else "",
         _predictions(found),
         *(_ladder(found, name, folder) for name in LADDER),
         _grid(found, H_GRID, "h", "## The number of ranked classes", "h, the number of classes that a coupling ranks"),
@@ -88,82 +89,6 @@ def write_report(
         temporary.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
     return folder / "README.md"
 
-
-_HEAD = """# Results
-
-Table 1 of [Discrete Denoising Flows](https://arxiv.org/abs/2107.11625) (Lindt & Hoogeboom, 2021), reproduced with this
-software, and what each change is worth. Scores are bits per dimension; lower is better. Unless a table says otherwise,
-they are measured on the test set. ± is the standard deviation over seeds (n − 1), all on the same test set."""
-
-_FAITHFUL = """\
-"Faithful" flows follow the paper's appendices to the letter, and only what these leave open was chosen here, with one
-exception: split priors factor out the part that the coupling has transformed, as in the authors' code. Only rows that
-say so factor out the part that appendix C names. On MNIST, faithful nets train for at most 8 epochs, after which they
-still improve; the authors' commands train for 100. "Ours" are our own presets, with nets of the same size. All have
-three seeds unless a number in parentheses says otherwise.
-
-"Base alone" is a distribution of independent symbols. Where a Discrete Flow scores the same, its couplings learned
-nothing: those of the faithful flows without split priors, and of two of our three on Cityscapes. (Ours are trained on
-mirrored maps, too, which are a handicap for the base alone.)"""
-
-_AUTHORS = """\
-The repository of the authors, alex-lindt/Discrete-Denoising-Flows (read in the fork
-inouye-lab/Discrete-Denoising-Flows, commit 3079f5c), publishes no scores. The commands in its README train every net
-for 100 epochs, which would take hours for each row with split priors here, so they were not run. It differs from the
-paper:
-
-- Its split priors factor out the part that the coupling has transformed; appendix C factors out the other part. With
-  the order of appendix C, denoising flows stay above the published scores.
-- It tests 8 Gaussians on the training points, mirrors and crops the test maps of Cityscapes at random, and drops the
-  last incomplete batch of MNIST's test images, which it binarizes anew on every pass.
-- Its nets turn one-hot vectors into channels by `.view`, without moving the axis of the classes, which mixes classes
-  and pixels.
-- On Cityscapes, it has four levels instead of three, and all couplings from the third level on rank all classes, not
-  only the last one.
-- Its default learning rate is 0.0005, and its README gives the nets for MNIST 10 blocks. The width of 512 planes, which
-  the paper does not state, is from the same commands."""
-
-_NOTES = """\
-All runs use Adam (with a learning rate of 0.001 unless noted) and nets of the sizes in the paper's appendices. Split
-priors factor out the transformed part, as in the authors' code, unless a row says otherwise. The published score for 8
-Gaussians is below the optimum of one coupling on unseen data, {optimum:.4f}. Cityscapes has 2500 training maps, 475
-validation maps (the last of the official training maps by path) and 500 test maps (the official validation maps, which
-show other cities; hence the gap between validation and test). The corrections of denoising splits are counted on
-validation data, so their validation scores are slightly too good; their test scores are not affected.
-
-All choices were made on validation data. The best epoch of each net is that with the best validation score. Epochs,
-batch sizes and moving averages of the denoising flows were chosen on runs with seed 0, which are among those above; so
-was the order of the channels. What later couplings predict from was chosen with smaller nets on a part of MNIST's
-training images; the bins of the denoising splits with smaller nets on Cityscapes, half of the validation maps. The
-relaxation, temperature, learning rates and activation of the Discrete Flows were chosen, for 8 Gaussians, on other
-draws than those of the runs, and for MNIST and Cityscapes, with smaller nets on a part of the training data and then
-with 2 and 8 epochs at seed 0. Cityscapes' license does not allow its maps to be shown beside the samples."""
-
-
-_PREDICTIONS = """\
-## What denoising is for
-
-A prediction can be used to *rank* symbols, which stay in the flow (a denoising coupling), to *code* them (a split
-prior), or both: a *denoising split* ranks the symbols and codes the ranks with the same prediction, corrected by
-counts. Given the same context, ranks are not easier to predict than the symbols themselves, so a coupling before a
-split prior gains nothing that the split prior could not gain alone. Denoising couplings pay off in flows without
-split priors.
-
-The difference is that to the Discrete Flow, paired by test sample (mean over seeds), with its 95 % confidence interval.
-The interval covers the choice of the test samples but not that of the seeds; Cityscapes' test maps are from three
-cities only. Training is the shortest time of all seeds, because some runs shared their device.
-
-| data | model | nets | parameters | test | difference to the Discrete Flow | training | one sample |
-|---|---|---|---|---|---|---|---|"""
-
-_CATEGORIES = """\
-## Tables of categories
-
-The protocol of [Discrete Tree Flows](https://proceedings.mlr.press/v162/elkady22a.html) (Elkady, Lim and Inouye, 2022):
-five contiguous folds, nats per sample, mean ± standard deviation over folds. 8 Gaussians are 12,800 samples; Mushroom
-has 22 columns, without `stalk-root`. The flows have MLPs with 256 units: four couplings, or a split prior or a
-denoising split for each column but the first, and thus more nets for longer tables. Discrete and denoising flows give
-all columns the same number of classes; the other models use the classes of each column."""
 
 # ---- Tables ----------------------------------------------------------------------------------------------------------
 
@@ -181,11 +106,11 @@ def _opening(found: Results) -> str:
                     f"| {found.test(ours, model)} |"
                 )
     head = ["| data | model | paper | authors' code | faithful | ours |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *lines, "", _FAITHFUL]) if lines else ""
+    return "\n".join([*head, *lines, "", FAITHFUL_FLOWS]) if lines else ""
 
 
 def _predictions(found: Results) -> str:
-    """Compare the uses of a prediction on the rows with split priors."""
+    """Compare the uses of a prediction in the rows with split priors."""
     lines = []
     for row in ("mnist-split", "cityscapes-split", "cityscapes"):
         models = [model for model in found.models(row) if row != "cityscapes" or model == "ds"]
@@ -204,7 +129,7 @@ def _predictions(found: Results) -> str:
             )
     if not lines:
         return ""
-    return "\n".join([_PREDICTIONS, *lines])
+    return "\n".join([PREDICTIONS, *lines])
 
 
 def _ladder(found: Results, data: str, folder: Path) -> str:
@@ -228,7 +153,7 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
     head = [
         f"## From faithful to ours: {title} without split priors",
         "",
-        "Each row adds to the row before it.",
+        "Each row adds one change to the row before it.",
         "",
         f"![scores]({data}-ladder.png)",
         "",
@@ -239,7 +164,7 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
 
 
 def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what: str) -> str:
-    """List the scores by one setting."""
+    """List the scores for each value of one setting."""
     lines = [
         f"| {value} | {found.validation(row)} | {found.test(row)} |"
         for value, row in rows.items()
@@ -259,7 +184,7 @@ def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what
 
 
 def _df_ablation(found: Results) -> str:
-    """List the scores of Discrete Flows in which one choice is undone."""
+    """List the scores of Discrete Flows in which one choice is reverted."""
     lines = []
     for data, rows in DF_ABLATION.items():
         if any(found.of(row, "df") for row in rows):
@@ -275,7 +200,7 @@ def _df_ablation(found: Results) -> str:
     head = [
         "## The Discrete Flow baseline",
         "",
-        "Our Discrete Flows without split priors, with one choice undone at a time.",
+        "Our Discrete Flows without split priors, with one choice reverted at a time.",
         "",
         "| data | change | validation | test |",
         "|---|---|---|---|",
@@ -299,13 +224,13 @@ def _category_tables(tables: Sequence[TableResult]) -> str:
         size = f"{sizes[0]:,}" if sizes and sizes[0] else ""
         lines.append(f"| {title} | {' | '.join(cells)} | {size} |")
     titles = [*(TABLES[name] for name in names), f"parameters, {TABLES[names[-1]]}"]
-    head = [_CATEGORIES, "", f"| | {' | '.join(titles)} |", f"|---|{'---|' * len(titles)}"]
+    head = [CATEGORIES, "", f"| | {' | '.join(titles)} |", f"|---|{'---|' * len(titles)}"]
     columns = [result.columns for result in tables if (result.table, result.method) == (names[-1], "sp")]
     alone = [result.columns for result in tables if (result.table, result.method) == (names[-1], "factorized")]
     if columns and alone:
         lines += [
             "",
-            f"{TABLES[names[-1]]}, nats by column, each predicted from those before it (in parentheses: alone):",
+            f"{TABLES[names[-1]]}, nats by column, each predicted from those before it (in parentheses: on its own):",
             "",
         ]
         some = {name: (mean(part[name] for part in columns), mean(part[name] for part in alone)) for name in columns[0]}
@@ -340,7 +265,7 @@ def _table(found: Results) -> str:
     lines = [
         "## All experiments",
         "",
-        '"Error" is the standard error of one score over the samples of the test set.',
+        '"Error" is the standard error of a single score over the samples of the test set.',
         "",
         "| data | model | paper | here | seeds | error | validation | parameters | training |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -366,7 +291,7 @@ def _departures(found: Results) -> str:
     for row, model in EXPERIMENTS:
         if found.of(row, model):
             lines.append(f"| {ROWS[row].title} | {MODELS[model]} | {ROWS[row].departures[model]} |")
-    return "\n".join([*lines, "", _NOTES.format(optimum=EightGaussians.coupling_optimum())])
+    return "\n".join([*lines, "", NOTES.format(optimum=EightGaussians.coupling_optimum())])
 
 
 def _how(found: Results, command: str) -> str:
@@ -380,7 +305,7 @@ def _how(found: Results, command: str) -> str:
     lines = ["## Commands", ""]
     if typed:
         lines += [
-            "The runs (add `--mnist` and `--cityscapes` for the location of the data):",
+            "The runs (add `--mnist` and `--cityscapes` to specify the location of the data):",
             "",
             "```sh",
             *typed,
@@ -456,10 +381,10 @@ class Difference:
 
 
 def paired_difference(first: Sequence[Result], second: Sequence[Result]) -> Difference | None:
-    """Return how much higher the first score is, paired by test sample; None if samples were not scored one by one.
+    """Return how much higher the first score is, paired by test sample; None without scores of individual samples.
 
-    The bits of each test sample are averaged over the seeds of each experiment. The interval covers the choice of the
-    test samples, not that of the seeds.
+    The bits of each test sample are averaged over the seeds of each experiment. The interval accounts for the choice
+    of the test samples, not for that of the seeds.
     """
     parts = [[run.sample_bits for run in runs if run.sample_bits is not None] for runs in (first, second)]
     if not all(parts) or len({len(bits) for part in parts for bits in part}) > 1:

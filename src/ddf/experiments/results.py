@@ -40,7 +40,7 @@ class Result:
 
     Arguments:
         row: The row of the table.
-        model: `"df"` or `"ddf"`.
+        model: The model: a key of `MODELS`.
         seed: The seed.
         test_bits: Bits per dimension on the test set.
         test_error: The standard error of `test_bits` over the samples of the test set.
@@ -53,7 +53,7 @@ class Result:
         settings: The training configuration.
         spec: The flow's spec.
         layers: The bits per dimension of each layer that factors out symbols, and of the base.
-        sample_seconds: The time to draw one sample, in batches.
+        sample_seconds: The time per sample when samples are drawn in batches.
         samples: Samples drawn from the flow.
         sample_bits: Bits per dimension of each sample of the test set.
     """

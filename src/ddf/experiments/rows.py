@@ -28,7 +28,7 @@ MODELS = {
     "ddf": "Discrete Denoising Flow",
     "ds": "denoising splits",
     "sp": "split priors only",
-    "sp-wide": "split priors only, as many parameters",
+    "sp-wide": "split priors only, about as many parameters as the flows",
     "sp-fine": "split priors only, one channel at a time",
 }
 
@@ -109,7 +109,7 @@ def _experiments() -> list[Experiment]:
 
 
 def _table() -> list[Experiment]:
-    """Return our presets for the paper's rows, and for those with split priors the other uses of a prediction."""
+    """Return our presets for the paper's rows and, with split priors, for the other uses of a prediction."""
     toy = Row(
         "eight-gaussians",
         "8 Gaussians",
@@ -181,7 +181,7 @@ def _spec(row: Row, coupling: str, **options: Any) -> FlowSpec:
 
 
 def _others(training: str) -> dict[str, str]:
-    """Return the differences from the paper of the models that the paper does not have."""
+    """Return the differences from the paper for models that are not in the paper."""
     return {
         "base": "no layers",
         "ds": f"a denoising split instead of each coupling and its split prior, {training}, {_LATTICE}",
@@ -192,7 +192,7 @@ def _others(training: str) -> dict[str, str]:
 
 
 def _faithful(rows: dict[str, Row]) -> list[Experiment]:
-    """Return experiments that follow appendices C and D to the letter; what they leave open is listed."""
+    """Return experiments that follow appendices C and D to the letter, and list what these leave open."""
     width = "nets of width 512, as on the authors' command line"
     mnist = f"{width}, four binarizations of each image"
     found = []
@@ -251,7 +251,7 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
         )
         for name, title, config, augment, shuffles in (
             ("halves", "lattice order", faithful, False, "lattice, halves"),
-            ("lattice", "all transformed channels are given", faithful, False, "lattice"),
+            ("lattice", "conditioning on all transformed channels", faithful, False, "lattice"),
             (*third, "lattice"),
             (
                 "cosine",
@@ -274,7 +274,7 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
 
 
 def _grids(rows: dict[str, Row]) -> list[Experiment]:
-    """Return the searches for the number of ranked classes and of couplings, without split priors."""
+    """Return the grids over the number of ranked classes and the number of couplings, without split priors."""
     found = []
     row = rows["cityscapes"]
     options: dict[str, dict[str, Any]] = {f"h{top}": {"top": top} for top in (1, 2, 6, 8)}
@@ -287,7 +287,7 @@ def _grids(rows: dict[str, Row]) -> list[Experiment]:
 
 
 def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
-    """Return variants of our Discrete Flows in which one choice is undone."""
+    """Return variants of our Discrete Flows in which one choice is reverted."""
     toy = {"net": MLPSpec(activation="tanh"), "scale": False}
     mnist = {"split_priors": False, "temperature": 1.0}
     found = []
@@ -304,7 +304,7 @@ def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
             name=f"{data}-{name}",
             title=f"{rows[data].title}: {title}",
             paper={},
-            departures={"df": f"{title}; otherwise as {rows[data].title}"},
+            departures={"df": f"{title}; otherwise like {rows[data].title}"},
         )
         make = architectures.eight_gaussians if data == "eight-gaussians" else architectures.binary_mnist
         if data == "mnist":
@@ -350,7 +350,7 @@ DF_ABLATION = {
     )
     for data in ("eight-gaussians", "mnist")
 }
-"""The rows in which one choice of our Discrete Flows is undone, by data set."""
+"""The rows in which one choice of our Discrete Flows is reverted, by data set."""
 
 GROUPS = {
     "ladder": tuple(row for rows in LADDER.values() for row in rows),
@@ -359,4 +359,4 @@ GROUPS = {
         dict.fromkeys([*H_GRID.values(), *COUPLINGS.values(), *(row for rows in DF_ABLATION.values() for row in rows)])
     ),
 }
-"""Groups of rows that the command runs together."""
+"""Groups of rows that `ddf reproduce` accepts in place of a row."""

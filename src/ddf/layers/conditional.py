@@ -27,7 +27,7 @@ class Conditional(Layer):
         partition: How the symbols are split in two.
         num_classes: The number of classes K, for a net without an attribute of that name.
         limits: The number of classes of each channel of the target, for tables whose columns have different numbers of
-            classes; None if all have K. Other classes are never predicted.
+            classes; None if all have K. Classes that a channel lacks are never predicted.
     """
 
     impossible: Tensor | None
@@ -132,14 +132,14 @@ class Conditional(Layer):
         except ValueError as error:
             raise ValueError(f"{type(self).__name__}: {error}") from error
 
-    # ---- What is counted once the net is trained
+    # ---- Counts, taken once the net has been trained
 
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
-        """Return what the layer is fitted to by counting, over batches of symbols; empty if there is nothing to fit."""
+        """Count what the layer is fitted to, over batches of symbols; return an empty tensor if that is nothing."""
         return torch.empty(0)
 
     def set_counts(self, counts: Tensor) -> object:
-        """Fit the layer to what `count` returned."""
+        """Fit the layer to the result of `count`."""
         return self
 
     def extra_repr(self) -> str:

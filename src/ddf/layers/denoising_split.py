@@ -1,4 +1,4 @@
-"""The denoising split: ranks leave the flow, coded by how sure the net was, and how often it was right when it was."""
+"""The denoising split: ranks leave the flow, coded according to the net's confidence and corrected by counts."""
 
 __all__ = ["DenoisingSplit", "DenoisingSplitSpec"]
 
@@ -22,8 +22,9 @@ from ddf.symbols import one_hot
 
 _BINS = 40, 8, 4  # of the margins between the first and the second logit, the second and the third, and so on
 _WIDTHS = PER_BIT // 2, PER_BIT, 2 * PER_BIT  # of these bins, in units of 1/256 bit
+_UNIT = 1 << 24  # of the counts, which are fractions
 _MOST = 32 * PER_BIT  # the largest correction
-_CAUTION = 512.0  # the weight of the net's own probabilities beside the counts, in symbols
+_CAUTION = 512.0  # the weight of the net's own probabilities relative to the counts, in symbols
 
 
 class DenoisingSplit(Conditional):
@@ -31,14 +32,14 @@ class DenoisingSplit(Conditional):
 
         z_b = rank(x_b | n(x_a)),    p(z_b = r | x_a) ∝ p_r · c_r(margins)
 
-    Here p_r is the r-th largest probability that the net predicts, and the correction c_r is the ratio of how often
-    rank r occurred and how often the net expected it, among validation symbols with similar margins between the leading
-    logits. So the rank is coded by how sure the net was, and counts correct the net where it was too sure or not sure
-    enough. One net does the work of two: after a denoising coupling, a split prior needs a second net to predict where
-    the first one is wrong.
+    Here p_r is the r-th largest probability that the net predicts. The correction c_r is the ratio of the observed
+    to the expected frequency of rank r, among validation symbols with similar margins between the leading logits. The
+    rank is thus coded according to the net's confidence, and the counts correct this confidence where it was too high
+    or too low. One net does the work of two: after a denoising coupling, a split prior needs a second net to predict
+    where the first one is wrong.
 
-    The corrections are fitted by counting, after the net is trained. Until then they are 1. Given an exact net, the
-    layer computes with integers only.
+    The corrections are fitted by counting, once the net has been trained; until then, they are 1. With an exact net,
+    the layer uses integer arithmetic only.
 
     Arguments:
         net: The classifier n; see `Conditional`.
@@ -95,7 +96,7 @@ class DenoisingSplit(Conditional):
     # ---- The corrections
 
     def rank_logits(self, logits: Tensor) -> Tensor:
-        """Return the logits of the ranks for the logits that `decide` returns: integers for integers."""
+        """Convert the logits that `decide` returns to logits of the ranks; integers stay integers."""
         ordered = logits.sort(dim=1, descending=True).values
         correction = self.table[self._contexts(ordered)].movedim(-1, 1)
         if logits.is_floating_point():
@@ -117,8 +118,9 @@ class DenoisingSplit(Conditional):
 
     @torch.no_grad()
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
-        """Return how often each rank occurred in each context, and how often the net expected it: (2, *bins, K)."""
-        counts = torch.zeros(2, *self.table.shape, dtype=torch.float64, device=self.table.device)
+        """Return the observed and the expected count of each rank in each context: (2, *bins, K)."""
+        # Integers, because their sum does not depend on the order of summation, even on a GPU.
+        counts = torch.zeros(2, *self.table.shape, dtype=torch.int64, device=self.table.device)
         bins = self.table.shape[:-1]
         for x in symbols:
             kept, out = self.split(x)
@@ -130,13 +132,13 @@ class DenoisingSplit(Conditional):
             unit = 1 / PER_NAT if logits.is_floating_point() else log(2) / PER_BIT
             occurred = one_hot(rank(out, logits, self.num_classes, dim=1), self.num_classes, torch.float64)
             for kind, found in enumerate((occurred, (ordered.double() * unit).softmax(dim=1))):
-                rows = found.movedim(1, -1).flatten(0, -2)
+                rows = (found * _UNIT).round().long().movedim(1, -1).flatten(0, -2)
                 counts[kind].view(-1, self.num_classes).index_add_(0, context.flatten(), rows)
-        return counts
+        return counts.double() / _UNIT
 
     @torch.no_grad()
     def set_counts(self, counts: Tensor) -> "DenoisingSplit":
-        """Set the corrections from what `count` returned, cautiously where there were few symbols."""
+        """Set the corrections from the result of `count`, shrunk toward 1 where there are few symbols."""
         occurred, expected = counts
         total = expected.sum(-1, keepdim=True)
         ratio = (occurred + _CAUTION / total * expected) / ((1 + _CAUTION / total) * expected)
