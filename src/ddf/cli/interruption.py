@@ -64,7 +64,7 @@ def _ignored(unraisable: Any) -> None:
     """Retry an interruption that Python ignored, because it was raised while an object was deleted."""
     if unraisable.exc_type is KeyboardInterrupt:
         _try_later()
-    else:
+    elif not _happened:  # an interrupted constructor leaves an object that cannot be deleted properly
         sys.__unraisablehook__(unraisable)
 
 
