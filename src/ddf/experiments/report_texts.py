@@ -72,10 +72,11 @@ validation maps, which show other cities; hence the gap between validation and t
 splits are counted on validation data, so their validation scores are slightly optimistic; test scores are unaffected.
 
 All choices were made on validation data, with one exception: denoising splits without the probabilities of the net,
-which coded ranks by counts alone, were replaced after their test scores were seen. The best epoch of each net is the one with the best validation score. Epochs,
-batch sizes and moving averages of the denoising flows were chosen in runs with seed 0, which are among those above; so
-was the order of the channels. The inputs of later couplings were chosen with smaller nets on part of MNIST's training
-images; the bins of the denoising splits, with smaller nets on half of the Cityscapes validation maps. The relaxation,
-temperature, learning rates and activation of the Discrete Flows were chosen as follows: for 8 Gaussians, on draws other
-than those of the runs; for MNIST and Cityscapes, with smaller nets on part of the training data and then in runs of 2
-and 8 epochs with seed 0. The Cityscapes license does not allow its maps to be shown next to the samples."""
+which coded ranks by counts alone, were replaced after their test scores were seen. The best epoch of each net is the
+one with the best validation score. Epochs, batch sizes and moving averages of the denoising flows were chosen in runs
+with seed 0, which are among those above; so was the order of the channels. The inputs of later couplings were chosen
+with smaller nets on part of MNIST's training images; the bins of the denoising splits, with smaller nets on half of the
+Cityscapes validation maps. The relaxation, temperature, learning rates and activation of the Discrete Flows were chosen
+as follows: for 8 Gaussians, on draws other than those of the runs; for MNIST and Cityscapes, with smaller nets on part
+of the training data and then in runs of 2 and 8 epochs with seed 0. The Cityscapes license does not allow its maps to
+be shown next to the samples."""
