@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import ddf
-from ddf import analysis, spec
+from ddf import analysis, plain, spec
 from ddf.archive import Archive, ArchiveWriter
+from ddf.errors import UnknownKindError
 from ddf.layers import Conditional, Draw, Emit, Layer, LayerSpec, Movement, Partition
 from ddf.plain import register
 from ddf.shapes import Shape
@@ -137,6 +138,21 @@ def test_custom_layers_are_trained_saved_exported_compressed_sampled_and_explain
             ("3 DenoisingCoupling", 32),
         ]
         assert np.array_equal(states[2].symbols, states[1].symbols[0::2])
+
+
+def test_an_archive_with_an_unknown_layer_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = spec.FlowSpec(K, (1, 8, 8), (RowDifferenceSpec(),)).build()
+    maps = np.stack(draw_maps(4, (8, 8), K))
+    model = ddf.export(flow, torch.from_numpy(maps.astype(np.int64))[:, None], config=None)
+    with ArchiveWriter(tmp_path / "maps.ddf", model, maps_per_block=4, embed_model=True) as writer:
+        for one in maps:
+            writer.add(one)
+    assert np.array_equal(Archive(tmp_path / "maps.ddf")[3], maps[3])
+    monkeypatch.delitem(plain._KINDS, "RowDifference")
+    with pytest.raises(UnknownKindError, match="unknown kind 'RowDifference'; first import the module that defines it"):
+        _ = Archive(tmp_path / "maps.ddf").model
 
 
 def test_a_plain_module_is_trained_as_a_classifier() -> None:

@@ -20,7 +20,8 @@ from ddf.archive import (
 from ddf.archive.blocks import Method
 from ddf.archive.records import DIGEST, FOOTER_SIZE, GROUP, HEADER_SIZE, MARKER, pack_record, read_record
 from ddf.exact import IntegerFlow
-from tests.zoo import assorted_arrays, draw_maps, noise_maps, write_archive
+from ddf.labelmaps import pretrained
+from tests.zoo import assorted_arrays, coupling_flow, draw_maps, noise_maps, write_archive
 
 
 def recovered(data: bytes, model: Codec | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -141,6 +142,32 @@ def test_recovery_works_without_header_or_model(
     assert recovery.needs_model
     assert [one.name for one in recovery] == ["map 3"]
     assert model.fingerprint.hex() in recovery.lost[0]
+
+
+def test_a_damaged_embedded_model_costs_only_its_maps(tmp_path: Path, flow: IntegerFlow) -> None:
+    arrays = [*draw_maps(3, (8, 6), 3), np.arange(4)]
+    data = bytearray(write_archive(tmp_path / "a.ddf", flow, arrays, embed_model=True))
+    data[HEADER_SIZE + 200] ^= 1
+    recovery = recover(bytes(data))
+    assert not recovery.needs_model  # passing another one would not help
+    found, lost = recovered(bytes(data))
+    assert np.array_equal(found["map 3"], arrays[3])
+    assert any("the embedded model is damaged" in line for line in lost)
+    found, _ = recovered(bytes(data), flow)
+    assert len(found) == 4
+
+
+def test_the_pretrained_model_is_found(tmp_path: Path) -> None:
+    maps = [np.kron(part, np.ones((4, 4), np.uint8)) for part in draw_maps(2, (8, 6), 3)]
+    data = write_archive(tmp_path / "a.ddf", pretrained(), maps)
+    assert np.array_equal(Archive(data)["map 1"], maps[1])
+    assert not recover(data).needs_model
+    assert len(recovered(data)[0]) == 2
+    damaged = bytearray(data)
+    damaged[8] ^= 1  # in the header, which names the model
+    assert len(recovered(bytes(damaged))[0]) == 2
+    with pytest.raises(WrongModelError):
+        Archive(data, coupling_flow())["map 1"]
 
 
 def test_random_damage_is_handled(tmp_path: Path, model: Codec, maps: list[np.ndarray]) -> None:
