@@ -12,12 +12,16 @@ run of one (`sp`) are reused for the other (`ds`).
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,16 +44,25 @@ Job = tuple[str, str, int]
 
 
 def queue(chosen: list[str], seeds: list[int]) -> list[Job]:
-    """Return the experiments of rows ("mnist") and of single models ("mnist/ddf"), seed by seed."""
-    experiments: dict[tuple[str, str], None] = {}
-    for name in chosen:
-        row, _, model = name.partition("/")
-        found = [key for key in EXPERIMENTS if key[0] == row and model in ("", key[1])]
-        if not found:
-            raise SystemExit(f"there is no experiment {name}; choose from {', '.join(ROWS)}, with /MODEL for one model")
-        experiments |= dict.fromkeys(found)
-    shared = {(row, "ds") for row, model in experiments if model == "sp"}
-    return [(*key, seed) for seed in seeds for key in experiments if key not in shared]
+    """Return the experiments of rows ("mnist") and of single models ("mnist/ddf"), in order and seed by seed.
+
+    Names with seeds of their own ("mnist/ddf:1,2") start a new group wherever these seeds change.
+    """
+    jobs: dict[Job, None] = {}
+    for own, names in itertools.groupby(chosen, lambda name: name.partition(":")[2]):
+        experiments: dict[tuple[str, str], None] = {}
+        for name in names:
+            row, _, model = name.partition(":")[0].partition("/")
+            found = [key for key in EXPERIMENTS if key[0] == row and model in ("", key[1])]
+            if not found:
+                raise SystemExit(
+                    f"there is no experiment {name}; choose from {', '.join(ROWS)}, with /MODEL for one model"
+                )
+            experiments |= dict.fromkeys(found)
+        shared = {(row, "ds") for row, model in experiments if model == "sp"}
+        numbers = [int(seed) for seed in own.split(",")] if own else seeds
+        jobs |= dict.fromkeys((*key, seed) for seed in numbers for key in experiments if key not in shared)
+    return list(jobs)
 
 
 # ---- A worker --------------------------------------------------------------------------------------------------------
@@ -82,7 +95,8 @@ def work(job: Job, options: argparse.Namespace) -> None:
 def models_of(job: Job, options: argparse.Namespace) -> list[str]:
     """Return the models that a job trains: one, or two that share their nets."""
     row, model, _ = job
-    chosen = {one for one in options.experiments if one.partition("/")[0] == row}
+    names = (name.partition(":")[0] for name in options.experiments)
+    chosen = {name for name in names if name.partition("/")[0] == row}
     return ["sp", "ds"] if model == "sp" and chosen & {row, f"{row}/ds"} else [model]
 
 
@@ -175,6 +189,22 @@ def stop(running: list["subprocess.Popen[bytes]"]) -> None:
             process.wait()
 
 
+@contextlib.contextmanager
+def shared_gpu(device: str) -> Iterator[None]:
+    """Let processes compute on the GPU at the same time (CUDA MPS) instead of in turns, if that is available."""
+    command = shutil.which("nvidia-cuda-mps-control")
+    if device != "cuda" or command is None:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        subprocess.run([command, "-d"], check=False)
+        try:
+            yield
+        finally:
+            subprocess.run([command], input=b"quit\n", check=False, timeout=30)
+
+
 # ---- Packing ---------------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +261,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--mnist", type=Path, help="folder with the MNIST idx files")
     parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz or the folder with gtFine")
-    parser.add_argument("experiments", nargs="*", metavar="ROW[/MODEL]", help="the experiments to run")
+    parser.add_argument("experiments", nargs="*", metavar="ROW[/MODEL][:SEED,…]", help="the experiments to run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="(default: 0 1 2)")
     parser.add_argument("--seconds", type=float, default=560, help="total time (default: 560)")
     parser.add_argument("--workers", type=int, default=5, help="concurrent experiments on the device (default: 5)")
@@ -252,9 +282,9 @@ def main() -> None:
         return
     began = time.monotonic()
     unpack(options.resume, options.out)
-    schedule(
-        queue(options.experiments, options.seeds), options, sys.argv[1:], began + options.seconds - SECONDS_TO_STOP
-    )
+    jobs = queue(options.experiments, options.seeds)
+    with shared_gpu(options.device):
+        schedule(jobs, options, sys.argv[1:], began + options.seconds - SECONDS_TO_STOP)
     if options.pack:
         pack(options.out, options.pack, options.tars)
 

@@ -281,8 +281,9 @@ def test_differences_are_paired_by_test_sample() -> None:
     mean = gaps.mean(axis=0)
     assert found.mean == pytest.approx(mean.mean())
     assert found.margin == pytest.approx(1.96 * mean.std(ddof=1) / 20)
-    assert re.fullmatch(r"-0\.0\d+ ± 0\.000\d", str(found))
+    assert re.fullmatch(r"-0\.0\d+ ± 0\.000\d\d", str(found))
     assert report.paired_difference(first, [fake("mnist-split", "df", 0, 0.17)]) is None
+    assert report.paired_difference(first, [*second, fake("mnist-split", "df", 3, 0.17)]) is None
     assert report.paired_difference(first, []) is None
 
 
@@ -304,10 +305,11 @@ def test_the_report_has_all_sections(tmp_path: Path) -> None:
     ):
         assert f"\n## {heading}\n" in text
     assert (
-        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.0000 ± 0.0000 |" in text
+        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.00000 ± 0.00000 |"
+        in text
     )
     assert "| binary MNIST | base alone, without layers |  | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
-    assert "| + mirrored maps | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.0000 |" in text
+    assert "| + mirrored maps | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.00000 |" in text
     assert "| 6 | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "| | plain relaxation | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "paper's flow" not in text

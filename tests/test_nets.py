@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from ddf.nets import MLP, DenseNet
 from ddf.nets.convolution import Convolution
+from ddf.nets.dense_blocks import dense_blocks
 from ddf.symbols import one_hot
 from tests.zoo import dense, mlp, randomize
 
@@ -48,6 +49,33 @@ def test_predictions_are_translation_equivariant() -> None:
     x = torch.randint(3, (1, 2, 16, 16))
     moved = x.roll((3, 5), dims=(2, 3))
     torch.testing.assert_close(net(moved)[..., 5:-2, 7:-2], net(x).roll((3, 5), dims=(3, 4))[..., 5:-2, 7:-2])
+
+
+def test_dense_blocks_in_one_tensor_equal_the_modules_and_their_gradients() -> None:
+    blocks = DenseNet(3, 2, 2, blocks=3, hidden=40).double().stack[:-1]
+    weights = list(blocks.parameters())
+    planes = torch.randn(2, 8, 5, 4, dtype=torch.float64, requires_grad=True)
+    slow, fast = blocks(planes), dense_blocks(planes, weights, torch.float64)
+    torch.testing.assert_close(fast, slow)
+    above = torch.randn_like(slow).to(memory_format=torch.channels_last)
+    expected = torch.autograd.grad(slow, [planes, *weights], above)
+    copy = above.clone()
+    torch.testing.assert_close(torch.autograd.grad(fast, [planes, *weights], above), expected)
+    torch.testing.assert_close(above, copy)  # it may belong to others
+
+
+def test_autocast_changes_a_net_and_its_gradients_only_by_rounding() -> None:
+    net = randomize(DenseNet(3, 2, 2, blocks=3, hidden=40))
+    x, target = torch.randint(3, (2, 8, 2, 6, 5), generator=torch.Generator().manual_seed(0))
+    gradients, losses = [], []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = F.cross_entropy(net(x).float(), target)
+        losses.append(loss)
+        gradients.append(torch.autograd.grad(loss, list(net.parameters())))
+    torch.testing.assert_close(losses[1], losses[0], rtol=0.01, atol=0)
+    for plain, rounded in zip(*gradients, strict=True):
+        assert (rounded - plain).norm() < 0.1 * plain.norm()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ddf.data import DataSet, EightGaussians
 from ddf.data.binary_mnist import MNIST_CLASSES
 from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
-from ddf.experiments.report_texts import AUTHORS, CATEGORIES, FAITHFUL_FLOWS, HEAD, NOTES, PREDICTIONS
+from ddf.experiments.report_texts import AUTHORS, CATEGORIES, CHANGES, FAITHFUL_FLOWS, HEAD, NOTES, PREDICTIONS
 from ddf.experiments.results import SAMPLES, Result, follows
 from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, H_GRID, LADDER, MODELS, ROWS, TABLE
 from ddf.files import atomic_write
@@ -43,6 +43,17 @@ class Results:
     def validation(self, row: str, model: str = "ddf") -> str:
         """Return the validation score of an experiment: mean and standard deviation."""
         return _plus_minus([result.validation_bits for result in self.of(row, model)])
+
+    def difference(self, row: str, from_row: str, model: str = "ddf", from_model: str | None = None) -> str:
+        """Return how much higher a test score is, paired by test sample if possible."""
+        other = from_row, from_model or model
+        runs, others = self.of(row, model), self.of(*other)
+        if (row, model) == other or not runs or not others:
+            return ""
+        paired = paired_difference(runs, others)
+        if paired is not None:
+            return str(paired)
+        return f"{mean(run.test_bits for run in runs) - mean(run.test_bits for run in others):+.4f}"
 
 
 def write_report(
@@ -113,19 +124,20 @@ def _predictions(found: Results) -> str:
     """Compare the uses of a prediction in the rows with split priors."""
     lines = []
     for row in ("mnist-split", "cityscapes-split", "cityscapes"):
-        models = [model for model in found.models(row) if row != "cityscapes" or model == "ds"]
+        models = [model for model in found.models(row) if row != "cityscapes" or model in ("ddf", "ds")]
         if not set(models) - {"df", "ddf"}:
             continue
         for model in models:
             runs = found.of(row, model)
-            difference = paired_difference(runs, found.of(row, "df")) if model != "df" and row != "cityscapes" else None
+            difference = found.difference(row, row, model, models[0])
             title = "Cityscapes, five steps" if row == "cityscapes" else ROWS[row].title
             nets = sum("net" in layer for layer in runs[0].spec["layers"])
             training = _duration(min(run.train_seconds for run in runs))
-            sampling = f"{1000 * runs[0].sample_seconds:.1f} ms" if runs[0].sample_seconds else ""
+            sampling = min((run.sample_seconds for run in runs if run.sample_seconds), default=0.0)
             lines.append(
                 f"| {title} | {MODELS[model]} | {nets} | {runs[0].parameters / 1e6:.1f} M "
-                f"| **{found.test(row, model)}** | {difference or ''} | {training} | {sampling} |"
+                f"| **{found.test(row, model)}** | {difference} | {training} "
+                f"| {f'{1000 * sampling:.1f} ms' if sampling else ''} |"
             )
     if not lines:
         return ""
@@ -140,20 +152,19 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
     title = ROWS[data].title
     labels = {LADDER[data][0]: "faithful", LADDER[data][-1]: "+ moving average of the weights"}
     labels |= {row: ROWS[row].title.removeprefix(f"{title}: ") for row in LADDER[data][1:-1]}
-    scores = [mean(result.test_bits for result in found.of(row, "ddf")) for row in rows]
     lines = [
-        f"| {labels[row]} | {found.validation(row)} | {found.test(row)} | {f'{after - before:+.4f}' if i else ''} |"
-        for i, (row, before, after) in enumerate(zip(rows, [scores[0], *scores], scores, strict=False))
+        f"| {labels[row]} | {found.validation(row)} | {found.test(row)} | {found.difference(row, before)} |"
+        for row, before in zip(rows, [rows[0], *rows], strict=False)
     ]
     bars(
-        {labels[row]: score for row, score in zip(rows, scores, strict=True)},
-        "bits per dimension",
+        {labels[row]: mean(result.test_bits for result in found.of(row, "ddf")) for row in rows},
+        f"{title} without split priors: bits per dimension on the test set",
         folder / f"{data}-ladder.png",
     )
     head = [
         f"## From faithful to ours: {title} without split priors",
         "",
-        "Each row adds one change to the row before it.",
+        f"Each row adds one change to the row before it. {CHANGES}",
         "",
         f"![scores]({data}-ladder.png)",
         "",
@@ -165,8 +176,9 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
 
 def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what: str) -> str:
     """List the scores for each value of one setting."""
+    ours = "cityscapes"
     lines = [
-        f"| {value} | {found.validation(row)} | {found.test(row)} |"
+        f"| {value} | {found.validation(row)} | {found.test(row)} | {found.difference(row, ours)} |"
         for value, row in rows.items()
         if found.of(row, "ddf")
     ]
@@ -175,10 +187,10 @@ def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what
     head = [
         heading,
         "",
-        f"Cityscapes without split priors, by {what}.",
+        f"Cityscapes without split priors, by {what}. {CHANGES}",
         "",
-        f"| {name} | validation | test |",
-        "|---|---|---|",
+        f"| {name} | validation | test | difference from ours |",
+        "|---|---|---|---|",
     ]
     return "\n".join([*head, *lines])
 
@@ -188,10 +200,10 @@ def _df_ablation(found: Results) -> str:
     lines = []
     for data, rows in DF_ABLATION.items():
         if any(found.of(row, "df") for row in rows):
-            lines.append(f"| {ROWS[data].title} | ours | {found.validation(data, 'df')} | {found.test(data, 'df')} |")
+            lines.append(f"| {ROWS[data].title} | ours | {found.validation(data, 'df')} | {found.test(data, 'df')} | |")
             lines += [
                 f"| | {ROWS[row].departures['df'].partition(';')[0]} | {found.validation(row, 'df')} "
-                f"| {found.test(row, 'df')} |"
+                f"| {found.test(row, 'df')} | {found.difference(row, data, 'df')} |"
                 for row in rows
                 if found.of(row, "df")
             ]
@@ -200,10 +212,10 @@ def _df_ablation(found: Results) -> str:
     head = [
         "## The Discrete Flow baseline",
         "",
-        "Our Discrete Flows without split priors, with one choice reverted at a time.",
+        f"Our Discrete Flows without split priors, with one choice reverted at a time. {CHANGES}",
         "",
-        "| data | change | validation | test |",
-        "|---|---|---|---|",
+        "| data | change | validation | test | difference from ours |",
+        "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *lines])
 
@@ -377,7 +389,7 @@ class Difference:
     margin: float
 
     def __str__(self) -> str:
-        return f"{self.mean:+.4f} ± {self.margin:.4f}"
+        return f"{self.mean:+.5f} ± {self.margin:.5f}"
 
 
 def paired_difference(first: Sequence[Result], second: Sequence[Result]) -> Difference | None:
@@ -387,7 +399,8 @@ def paired_difference(first: Sequence[Result], second: Sequence[Result]) -> Diff
     of the test samples, not for that of the seeds.
     """
     parts = [[run.sample_bits for run in runs if run.sample_bits is not None] for runs in (first, second)]
-    if not all(parts) or len({len(bits) for part in parts for bits in part}) > 1:
+    complete = all(len(part) == len(runs) for part, runs in zip(parts, (first, second), strict=True))
+    if not complete or not all(parts) or len({len(bits) for part in parts for bits in part}) > 1:
         return None
     gap = np.stack(parts[0]).astype(np.float64).mean(axis=0) - np.stack(parts[1]).astype(np.float64).mean(axis=0)
     return Difference(float(gap.mean()), 1.96 * float(gap.std(ddof=1)) / len(gap) ** 0.5)

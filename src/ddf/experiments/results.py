@@ -136,11 +136,7 @@ def run_experiment(
     test = data["test"]
     assert not hasattr(test, "draw"), "a test set must not be resampled"
     bits, layers = score(flow, torch.as_tensor(test))
-    generator = torch.Generator(flow.device).manual_seed(seed)
-    count = SAMPLES * (1000 if len(data.shape) == 1 else 1)
-    begun = time.monotonic()
-    samples = flow.sample(count, generator=generator, batch_size=8000 if len(data.shape) == 1 else 32).byte().cpu()
-    sample_seconds = (time.monotonic() - begun) / count
+    samples, sample_seconds = timed_samples(flow, seed)
     # After an interruption, `seconds` covers only the last session; the parts store their own durations.
     trained = sum(part["seconds"] + part.get("push_seconds", 0.0) for part in fitted.parts)
     result = Result(
@@ -158,15 +154,25 @@ def run_experiment(
         settings=config.to_plain(),
         spec=json.loads(experiment.spec.to_json()),
         layers=layers,
-        sample_seconds=round(sample_seconds, 6),
-        samples=samples.numpy(),
+        sample_seconds=sample_seconds,
+        samples=samples,
         sample_bits=bits.astype(np.float32),
     )
     with atomic_write(place / "samples.npz") as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, samples=samples.numpy(), sample_bits=bits.astype(np.float32))
+        np.savez_compressed(file, samples=samples, sample_bits=bits.astype(np.float32))
     with atomic_write(place / "result.json") as temporary:
         temporary.write_text(json.dumps(result.to_plain(), indent=1) + "\n", encoding="utf-8")
     return result
+
+
+def timed_samples(flow: Flow, seed: int) -> tuple[Array, float]:
+    """Return samples, and the seconds that each took: 32 maps or 8,000 pairs at a time, after a warm-up."""
+    count, batch_size = (1000 * SAMPLES, 8000) if len(flow.shape) == 1 else (SAMPLES, SAMPLES)
+    flow.sample(min(count, batch_size))
+    generator = torch.Generator(flow.device).manual_seed(seed)
+    start = time.monotonic()
+    samples = flow.sample(count, generator=generator, batch_size=batch_size).byte().cpu()
+    return samples.numpy(), round((time.monotonic() - start) / len(samples), 6)
 
 
 @torch.no_grad()

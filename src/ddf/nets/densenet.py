@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddf.nets.convolution import Convolution
+from ddf.nets.dense_blocks import dense_blocks
 from ddf.nets.net import Net, NetSpec, channels_of, pad_width, start_at_zero
 from ddf.shapes import Shape, check_size
 
@@ -62,7 +63,12 @@ class DenseNet(Net):
         self.stack.append(start_at_zero(Convolution(width, self.out_planes, kernel_size=3)))
 
     def body(self, planes: Tensor) -> Tensor:
-        out: Tensor = self.stack(planes)
+        device = planes.device.type
+        if torch.is_autocast_enabled(device) and torch.is_grad_enabled():
+            planes = dense_blocks(planes, list(self.stack[:-1].parameters()), torch.get_autocast_dtype(device))
+            out: Tensor = self.stack[-1](planes)
+        else:
+            out = self.stack(planes)
         return out
 
     def output_shape(self, shape: Shape) -> Shape:
