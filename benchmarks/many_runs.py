@@ -3,12 +3,13 @@
     python benchmarks/many_runs.py mnist-split cityscapes/ddf --out runs --mnist data/mnist \\
         --cityscapes data/cityscapes_32x64.npz --seconds 560
 
-Interrupted experiments resume when the same command runs again. `ddf reproduce` can read the folder `--out`.
+Interrupted experiments resume when the same command is run again. `ddf reproduce --runs` can read the folder `--out`.
 With `--pack FOLDER`, all results and as many finished layers as fit are packed into a few tar files, from which
-`--resume` continues on another machine. The toy rows train on the CPU, which is as fast for their small steps.
+`--resume` continues on another machine. The toy rows are trained on the CPU, which is just as fast for such small
+steps.
 
-Denoising splits and split priors without couplings train the same nets from the same seeds, so the nets of a finished
-run of one (`sp`) are reused for the other (`ds`).
+Denoising splits (`ds`) and split priors without couplings (`sp`) train the same nets from the same seeds, so the nets
+of a finished `sp` run are reused for `ds`.
 """
 
 import argparse
@@ -44,9 +45,9 @@ Job = tuple[str, str, int]
 
 
 def queue(chosen: list[str], seeds: list[int]) -> list[Job]:
-    """Return the experiments of rows ("mnist") and of single models ("mnist/ddf"), in order and seed by seed.
+    """Return the jobs for rows ("mnist") and single models ("mnist/ddf"), ordered by seed and then as given.
 
-    Names with seeds of their own ("mnist/ddf:1,2") start a new group wherever these seeds change.
+    Consecutive names with the same seeds of their own ("mnist/ddf:1,2") form a group, which is ordered separately.
     """
     jobs: dict[Job, None] = {}
     for own, names in itertools.groupby(chosen, lambda name: name.partition(":")[2]):
@@ -56,7 +57,7 @@ def queue(chosen: list[str], seeds: list[int]) -> list[Job]:
             found = [key for key in EXPERIMENTS if key[0] == row and model in ("", key[1])]
             if not found:
                 raise SystemExit(
-                    f"there is no experiment {name}; choose from {', '.join(ROWS)}, with /MODEL for one model"
+                    f"experiment {name} does not exist; choose from {', '.join(ROWS)}, with /MODEL for a single model"
                 )
             experiments |= dict.fromkeys(found)
         shared = {(row, "ds") for row, model in experiments if model == "sp"}
@@ -69,7 +70,7 @@ def queue(chosen: list[str], seeds: list[int]) -> list[Job]:
 
 
 def work(job: Job, options: argparse.Namespace) -> None:
-    """Train and test an experiment, and those that share its nets, and print the results."""
+    """Train and test an experiment and any that share its nets, and print the results."""
     row, _, seed = job
     sources: dict[str, str | os.PathLike[str] | None] = {"mnist": options.mnist, "cityscapes": options.cityscapes}
     data = load_data(ROWS[row].data, sources, seed, ROWS[row].augment)
@@ -85,9 +86,10 @@ def work(job: Job, options: argparse.Namespace) -> None:
         result = run_experiment(experiment, seed, data, options.out, options.device, progress=False)
         print(
             f"{row} {model} seed {seed}: {result.test_bits:.4f} bits per dimension on the test set, "
-            f"{result.validation_bits:.4f} in validation, {sum(part['epochs'] for part in result.parts)} epochs over "
+            f"{result.validation_bits:.4f} on the validation set, "
+            f"{sum(part['epochs'] for part in result.parts)} epochs in "
             f"{len(result.parts)} parts, {result.train_seconds:.0f} s of training, "
-            f"{time.monotonic() - start:.0f} s here",
+            f"{time.monotonic() - start:.0f} s in this session",
             flush=True,
         )
 
@@ -101,7 +103,7 @@ def models_of(job: Job, options: argparse.Namespace) -> list[str]:
 
 
 def share_nets(source: Experiment, target: Experiment, seed: int, out: Path) -> None:
-    """Start a run with the finished nets of another run that trains the same nets."""
+    """Initialize a run with the finished nets of another run that trains the same nets."""
     old, new = (out / one.row.name / one.model / f"seed-{seed}" / "run" for one in (source, target))
     if new.exists() or not (old / "flow.safetensors").exists():
         return
@@ -191,7 +193,7 @@ def stop(running: list["subprocess.Popen[bytes]"]) -> None:
 
 @contextlib.contextmanager
 def shared_gpu(device: str) -> Iterator[None]:
-    """Let processes compute on the GPU at the same time (CUDA MPS) instead of in turns, if that is available."""
+    """Let processes use the GPU concurrently (with CUDA MPS, where available) instead of taking turns."""
     command = shutil.which("nvidia-cuda-mps-control")
     if device != "cuda" or command is None:
         yield
@@ -211,7 +213,7 @@ def shared_gpu(device: str) -> Iterator[None]:
 def pack(out: Path, folder: Path, most: int) -> None:
     """Pack results and the finished layers of unfinished experiments into at most `most` tar files."""
     tars: list[list[Path]] = [[] for _ in range(most)]
-    room = [TAR_BYTES - (16 << 10)] * most  # the end of a tar is padded
+    room = [TAR_BYTES - (16 << 10)] * most  # the end of a tar file is padded
     left_out = 0
     for group in groups(out):
         for path in group:
@@ -228,7 +230,7 @@ def pack(out: Path, folder: Path, most: int) -> None:
             with tarfile.open(folder / f"runs-{i}.tar", "w") as file:
                 for path in paths:
                     file.add(path, path.relative_to(out))
-    print(f"packed {out} into {folder}; {left_out} runs are packed only in part", flush=True)
+    print(f"packed {out} into {folder}; {left_out} runs are only partially packed", flush=True)
 
 
 def groups(out: Path) -> Iterator[list[Path]]:
@@ -260,10 +262,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--mnist", type=Path, help="folder with the MNIST idx files")
-    parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz or the folder with gtFine")
+    parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz, or the folder that contains gtFine")
     parser.add_argument("experiments", nargs="*", metavar="ROW[/MODEL][:SEED,…]", help="the experiments to run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="(default: 0 1 2)")
-    parser.add_argument("--seconds", type=float, default=560, help="total time (default: 560)")
+    parser.add_argument("--seconds", type=float, default=560, help="time budget in seconds (default: 560)")
     parser.add_argument("--workers", type=int, default=5, help="concurrent experiments on the device (default: 5)")
     parser.add_argument("--cpu-workers", type=int, default=2, help="concurrent toy experiments on the CPU (default: 2)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -60,11 +60,11 @@ class TableResult:
     Arguments:
         table: The table.
         method: The model.
-        fold: The number of the fold.
+        fold: The index of the fold.
         nats: Nats per sample on the fold.
         columns: Nats of each column by name, for models that predict one column at a time; empty for others.
         parameters: The number of parameters.
-        seconds: The training time.
+        seconds: The training time in seconds.
     """
 
     table: str
@@ -88,7 +88,7 @@ def load_table(name: str, folder: str | PathLike[str] | None = None) -> tuple[tu
     if name == "mushroom":
         columns, symbols = mushrooms()
     elif folder is None:
-        raise ValueError(f"{name} is not included: pass the folder of the COP tables")
+        raise ValueError(f"{name} is not included in the package; pass the folder of the COP tables")
     else:
         columns, symbols = cop(folder, name.removeprefix("cop-"))
     return columns.names, tuple(len(values) for values in columns.values), symbols
@@ -147,7 +147,7 @@ def run_table(name: str, method: str, fold: int, table: tuple[Any, ...], runs: P
 
 
 def collect_tables(runs: Path) -> list[TableResult]:
-    """Return all results of tables in a folder of runs."""
+    """Return all results on tables in a folder of runs."""
     paths = sorted((runs / "tables").glob("*/*/fold-*.json"))
     return [TableResult(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
 
@@ -173,7 +173,7 @@ def _spec(method: str, limits: tuple[int, ...]) -> FlowSpec:
 
 
 def _joint(train: Tensor, test: Tensor, limits: tuple[int, ...]) -> float:
-    """Return the nats per test sample under a table that counts all combinations, plus 1/2 for each."""
+    """Return the nats per test sample under a joint table of counts, with 1/2 added to each count."""
     strides = torch.tensor(np.cumprod((1, *limits[:-1])))
     cells = int(np.prod(limits))
     counts = torch.bincount(train.long() @ strides, minlength=cells).double() + 0.5

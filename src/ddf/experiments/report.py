@@ -1,4 +1,4 @@
-"""Write a report of all finished runs: a comparison with the paper, ablations, pictures and commands."""
+"""Write a report on all finished runs: a comparison with the paper, ablations, pictures and commands."""
 
 __all__ = ["Difference", "paired_difference", "write_report"]
 
@@ -33,7 +33,7 @@ class Results:
         return [result for result in self.all if (result.row, result.model) == (row, model)]
 
     def models(self, row: str) -> list[str]:
-        """Return the models with runs in a row."""
+        """Return the models for which a row has runs."""
         return [model for model in MODELS if self.of(row, model)]
 
     def test(self, row: str, model: str = "ddf") -> str:
@@ -45,7 +45,7 @@ class Results:
         return _plus_minus([result.validation_bits for result in self.of(row, model)])
 
     def difference(self, row: str, from_row: str, model: str = "ddf", from_model: str | None = None) -> str:
-        """Return how much higher a test score is, paired by test sample if possible."""
+        """Return the difference between two test scores, paired by test sample if possible."""
         other = from_row, from_model or model
         runs, others = self.of(row, model), self.of(*other)
         if (row, model) == other or not runs or not others:
@@ -164,7 +164,8 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
     head = [
         f"## From faithful to ours: {title} without split priors",
         "",
-        f"Each row adds one change to the row before it. {CHANGES}",
+        "Each row adds one change to the previous row.",
+        CHANGES,
         "",
         f"![scores]({data}-ladder.png)",
         "",
@@ -187,7 +188,8 @@ def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what
     head = [
         heading,
         "",
-        f"Cityscapes without split priors, by {what}. {CHANGES}",
+        f"Cityscapes without split priors, as a function of {what}.",
+        CHANGES,
         "",
         f"| {name} | validation | test | difference from ours |",
         "|---|---|---|---|",
@@ -212,7 +214,8 @@ def _df_ablation(found: Results) -> str:
     head = [
         "## The Discrete Flow baseline",
         "",
-        f"Our Discrete Flows without split priors, with one choice reverted at a time. {CHANGES}",
+        "Our Discrete Flows without split priors, with one choice reverted at a time.",
+        CHANGES,
         "",
         "| data | change | validation | test | difference from ours |",
         "|---|---|---|---|---|",
@@ -221,7 +224,7 @@ def _df_ablation(found: Results) -> str:
 
 
 def _category_tables(tables: Sequence[TableResult]) -> str:
-    """List the scores on tables of categories, and the nats of each column of the largest one."""
+    """List the scores on tables of categories, and the nats of each column of the last table."""
     if not tables:
         return ""
 
@@ -242,7 +245,7 @@ def _category_tables(tables: Sequence[TableResult]) -> str:
     if columns and alone:
         lines += [
             "",
-            f"{TABLES[names[-1]]}, nats by column, each predicted from those before it (in parentheses: on its own):",
+            f"{TABLES[names[-1]]}, nats by column given the preceding columns (in parentheses: independent columns):",
             "",
         ]
         some = {name: (mean(part[name] for part in columns), mean(part[name] for part in alone)) for name in columns[0]}
@@ -264,7 +267,7 @@ def _layers(found: Results) -> str:
     head = [
         "## Bits by layer",
         "",
-        "Where the bits are spent: bits per dimension of the data, on the test set, for the first seed.",
+        "The contribution of each layer to the test score, in bits per dimension of the data, for the first seed.",
         "",
         "| data | model | layers that factor out symbols, and the base |",
         "|---|---|---|",
@@ -277,7 +280,7 @@ def _table(found: Results) -> str:
     lines = [
         "## All experiments",
         "",
-        '"Error" is the standard error of a single score over the samples of the test set.',
+        '"Error" is the standard error of the test score of a single run, over test samples.',
         "",
         "| data | model | paper | here | seeds | error | validation | parameters | training |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -327,7 +330,7 @@ def _how(found: Results, command: str) -> str:
     lines += ["This report:", "", "```sh", command, "```", ""]
     if typed:
         lines += [*(f"- {text}" for text in machines), ""]
-        lines += ["All runs, with their settings and curves, are in [results.json](results.json)."]
+        lines += ["All runs, with their settings and learning curves, are in [results.json](results.json)."]
     return "\n".join(lines).rstrip()
 
 
@@ -365,8 +368,8 @@ def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet
         learning_curves(curves, folder / f"{row}-curves.png")
         lines += [
             "",
-            "Validation score of each net on the symbols that it predicts, by epoch (for a Discrete Flow: of all nets",
-            "together, on all symbols).",
+            "Validation score per epoch, of each net on the symbols that it predicts (for a Discrete Flow, of all nets",
+            "together on all symbols).",
             "",
             f"![learning curves]({row}-curves.png)",
         ]
@@ -393,10 +396,10 @@ class Difference:
 
 
 def paired_difference(first: Sequence[Result], second: Sequence[Result]) -> Difference | None:
-    """Return how much higher the first score is, paired by test sample; None without scores of individual samples.
+    """Return the first score minus the second, paired by test sample; None if per-sample scores are missing.
 
     The bits of each test sample are averaged over the seeds of each experiment. The interval accounts for the choice
-    of the test samples, not for that of the seeds.
+    of test samples, but not for the choice of seeds.
     """
     parts = [[run.sample_bits for run in runs if run.sample_bits is not None] for runs in (first, second)]
     complete = all(len(part) == len(runs) for part, runs in zip(parts, (first, second), strict=True))
@@ -412,7 +415,7 @@ def _published(name: str, model: str) -> str:
 
 
 def _plus_minus(values: Sequence[float], digits: int = 4, expected: int = 3) -> str:
-    """Return the mean with the standard deviation, and the number of values if it is not the expected one."""
+    """Format the mean and the standard deviation, and the number of values if it differs from `expected`."""
     if not values:
         return ""
     count = "" if len(values) == expected else f" ({len(values)})"

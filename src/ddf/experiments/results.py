@@ -46,14 +46,14 @@ class Result:
         test_error: The standard error of `test_bits` over the samples of the test set.
         validation_bits: Bits per dimension on the validation set.
         parameters: The number of parameters.
-        train_seconds: The duration of training.
-        parts: The score and the training time of each net.
+        train_seconds: The training time in seconds.
+        parts: The validation score and the training time of each net.
         curves: Validation bits per epoch for each net.
         machine: The software versions and the hardware.
         settings: The training configuration.
         spec: The flow's spec.
         layers: The bits per dimension of each layer that factors out symbols, and of the base.
-        sample_seconds: The time per sample when samples are drawn in batches.
+        sample_seconds: The time per sample in seconds, when samples are drawn in batches.
         samples: Samples drawn from the flow.
         sample_bits: Bits per dimension of each sample of the test set.
     """
@@ -89,7 +89,7 @@ def load_data(
     Arguments:
         name: `"eight-gaussians"`, `"mnist"` or `"cityscapes"`.
         sources: The folder of MNIST (None: download it), and the folder or file of Cityscapes.
-        seed: The seed of generated training data. Test sets are the same for all seeds.
+        seed: The seed for generated training data. Test sets are the same for all seeds.
         augment: Whether training maps are mirrored at random.
     """
     if name == "eight-gaussians":
@@ -111,7 +111,7 @@ def run_experiment(
 
     Arguments:
         experiment: The preset.
-        seed: The seed of initial weights, shuffling and augmentation.
+        seed: The seed for initial weights, shuffling and augmentation.
         data: The data of the row; not needed for a finished run.
         folder: The folder of all runs. An interrupted run resumes.
         device: The device to train on.
@@ -127,7 +127,7 @@ def run_experiment(
             )
         return result
     if data is None:
-        raise ValueError(f"{place} is not finished; pass data to resume it")
+        raise ValueError(f"the run in {place} is not finished; pass data to start or resume it")
     config = replace(experiment.config, seed=seed)
     flow = experiment.spec.build(seed=seed)
     start = time.monotonic()
@@ -166,7 +166,7 @@ def run_experiment(
 
 
 def timed_samples(flow: Flow, seed: int) -> tuple[Array, float]:
-    """Return samples, and the seconds that each took: 32 maps or 8,000 pairs at a time, after a warm-up."""
+    """Return samples and the seconds per sample, for batches of 32 maps or 8,000 pairs, after a warm-up."""
     count, batch_size = (1000 * SAMPLES, 8000) if len(flow.shape) == 1 else (SAMPLES, SAMPLES)
     flow.sample(min(count, batch_size))
     generator = torch.Generator(flow.device).manual_seed(seed)
@@ -177,7 +177,7 @@ def timed_samples(flow: Flow, seed: int) -> tuple[Array, float]:
 
 @torch.no_grad()
 def score(flow: Flow, x: Tensor, batch_size: int = 500) -> tuple[Array, dict[str, float]]:
-    """Return the bits per dimension of each sample, and of each layer that factors out symbols and the base."""
+    """Return the bits per dimension of each sample, and the mean for each layer that emits symbols and for the base."""
     names: list[str] = []
     batches = []
     for batch in x.split(batch_size):

@@ -28,14 +28,14 @@ MODELS = {
     "ddf": "Discrete Denoising Flow",
     "ds": "denoising splits",
     "sp": "split priors only",
-    "sp-wide": "split priors only, about as many parameters as the flows",
+    "sp-wide": "split priors only, with about as many parameters as the flows",
     "sp-fine": "split priors only, one channel at a time",
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: a data set, with flows of one or more models.
+    """A row of a table: a data set, and the models that are trained on it.
 
     Arguments:
         name: Its name on the command line.
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A model on a row, with everything needed to train it."""
+    """A model of a row, with everything needed to train it."""
 
     row: Row
     model: str
@@ -94,10 +94,10 @@ _BASES = {
     "cityscapes": FlowSpec(8, (1, 32, 64), ()),
 }
 
-_LATTICE = "channels in lattice order instead of a random one"
-_GIVEN = ", later couplings predict from all transformed channels instead of from half of the channels"
+_LATTICE = "channels in lattice order instead of random order"
+_GIVEN = ", later couplings conditioned on all transformed channels instead of on half of the channels"
 _LOCAL = "cosine decay, moving average of the weights"
-_JOINT = "cosine decay, a higher learning rate for the base, a different relaxation (see Flow.relaxed_log_prob)"
+_JOINT = "cosine decay, a higher learning rate for the base, a different relaxation (see `relaxed_log_prob`)"
 _MNIST_LOCAL = f"batches of 128, 12 epochs per net, a warm-up of 100 steps, {_LOCAL}"
 _CITYSCAPES_LOCAL = f"40 epochs per net, a warm-up of 100 steps, mirrored maps, {_LOCAL}"
 
@@ -109,7 +109,7 @@ def _experiments() -> list[Experiment]:
 
 
 def _table() -> list[Experiment]:
-    """Return our presets for the paper's rows and, with split priors, for the other uses of a prediction."""
+    """Return our presets for the paper's rows, and for the other uses of a prediction."""
     toy = Row(
         "eight-gaussians",
         "8 Gaussians",
@@ -117,7 +117,7 @@ def _table() -> list[Experiment]:
         {"df": (5.05, 0.05), "ddf": (4.58, 0.02)},
         {
             "ddf": f"200,000 pairs, batches of 512, 15 epochs, {_LOCAL}",
-            "df": f"200,000 pairs, batches of 512, 15 epochs, {_JOINT}, tanh instead of ReLU, location without scale",
+            "df": f"200,000 pairs, batches of 512, 15 epochs, {_JOINT}, tanh instead of ReLU, shifts without scaling",
             "base": "no layers",
         },
     )
@@ -192,8 +192,8 @@ def _others(training: str) -> dict[str, str]:
 
 
 def _faithful(rows: dict[str, Row]) -> list[Experiment]:
-    """Return experiments that follow appendices C and D to the letter, and list what these leave open."""
-    width = "nets of width 512, as on the authors' command line"
+    """Return experiments that follow appendices C and D to the letter, and list our choices where these are silent."""
+    width = "nets of width 512, as in the authors' commands"
     mnist = f"{width}, four binarizations of each image"
     found = []
     for name, config, unstated in (
@@ -207,7 +207,7 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
     ):
         ours = rows[name.removesuffix("-a")]
         order = "split priors factor out the transformed part, as in the authors' code but not in appendix C; "
-        stated = order if name.endswith("-split") else "none that the paper specifies; "
+        stated = order if name.endswith("-split") else "none; "
         epochs = f"at most {config.max_epochs} epochs with a patience of {config.patience}"
         title = f"{ours.title} in the order of appendix C" if name.endswith("-a") else ours.title
         row = replace(
@@ -215,9 +215,9 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
             name=f"{name}-faithful",
             title=f"{title}, faithful",
             departures={
-                "ddf": f"{stated}unspecified there: {epochs} per net, {unstated}",
-                "df": f"{stated}unspecified there: {epochs}, {unstated}, a temperature of 0.1, "
-                "a base initialized to the frequencies of the data",
+                "ddf": f"{stated}our choices where the paper is silent: {epochs} for each net, {unstated}",
+                "df": f"{stated}our choices where the paper is silent: {epochs}, {unstated}, a temperature of 0.1, "
+                "a base initialized to the class frequencies of the data",
                 "base": "no layers",
             },
             augment=False,
@@ -241,9 +241,9 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
         ("mnist", _MNIST_FAITHFUL, _MNIST),
         ("cityscapes", _CITYSCAPES_FAITHFUL, _CITYSCAPES),
     ):
-        schedule = "cosine decay over 40 epochs with a warm-up, no early stopping"
+        schedule = "warm-up, cosine decay over 40 epochs, no early stopping"
         if data == "mnist":
-            schedule = "cosine decay over 12 instead of 8 epochs with a warm-up, six binarizations instead of four"
+            schedule = "warm-up, cosine decay over 12 epochs, no early stopping, six binarizations instead of four"
         third = (
             ("batch", "batches of 128", replace(faithful, batch_size=128), False)
             if data == "mnist"
@@ -304,7 +304,7 @@ def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
             name=f"{data}-{name}",
             title=f"{rows[data].title}: {title}",
             paper={},
-            departures={"df": f"{title}; otherwise like {rows[data].title}"},
+            departures={"df": f"{title}; otherwise the same as {rows[data].title}"},
         )
         make = architectures.eight_gaussians if data == "eight-gaussians" else architectures.binary_mnist
         if data == "mnist":
@@ -336,7 +336,7 @@ LADDER = {
         "cityscapes",
     ),
 }
-"""The steps from the faithful flows to ours, by data set: each row adds one change to the row before it."""
+"""The steps from the faithful flows to ours, by data set: each row adds one change to the previous row."""
 
 H_GRID = {1: "cityscapes-h1", 2: "cityscapes-h2", 4: "cityscapes", 6: "cityscapes-h6", 8: "cityscapes-h8"}
 """The rows of the paper's search for h."""

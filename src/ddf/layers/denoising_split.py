@@ -1,4 +1,4 @@
-"""The denoising split: ranks leave the flow, coded according to the net's confidence and corrected by counts."""
+"""The denoising split: ranks leave the flow, coded with the net's probabilities, which counts correct."""
 
 __all__ = ["DenoisingSplit", "DenoisingSplitSpec"]
 
@@ -22,9 +22,9 @@ from ddf.symbols import one_hot
 
 _BINS = 40, 8, 4  # of the margins between the first and the second logit, the second and the third, and so on
 _WIDTHS = PER_BIT // 2, PER_BIT, 2 * PER_BIT  # of these bins, in units of 1/256 bit
-_UNIT = 1 << 24  # of the counts, which are fractions
+_UNIT = 1 << 24  # counts, which are fractions, are summed in units of 1 / _UNIT
 _MOST = 32 * PER_BIT  # the largest correction
-_CAUTION = 512.0  # the weight of the net's own probabilities relative to the counts, in symbols
+_CAUTION = 512.0  # the weight of the net's own probabilities: a pseudo-count, in symbols
 
 
 class DenoisingSplit(Conditional):
@@ -33,12 +33,12 @@ class DenoisingSplit(Conditional):
         z_b = rank(x_b | n(x_a)),    p(z_b = r | x_a) ∝ p_r · c_r(margins)
 
     Here p_r is the r-th largest probability that the net predicts. The correction c_r is the ratio of the observed
-    to the expected frequency of rank r, among validation symbols with similar margins between the leading logits. The
-    rank is thus coded according to the net's confidence, and the counts correct this confidence where it was too high
-    or too low. One net does the work of two: after a denoising coupling, a split prior needs a second net to predict
-    where the first one is wrong.
+    to the expected frequency of rank r among validation symbols with similar margins between the leading logits. The
+    rank is thus coded according to the net's confidence, corrected where counts show that it was too high or too low.
+    One net does the work of two: after a denoising coupling, a split prior needs a second net to predict where the
+    first one is wrong.
 
-    The corrections are fitted by counting, once the net has been trained; until then, they are 1. With an exact net,
+    The corrections are fitted by counting once the net has been trained; until then, they are 1. With an exact net,
     the layer uses integer arithmetic only.
 
     Arguments:
@@ -119,7 +119,7 @@ class DenoisingSplit(Conditional):
     @torch.no_grad()
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
         """Return the observed and the expected count of each rank in each context: (2, *bins, K)."""
-        # Integers, because their sum does not depend on the order of summation, even on a GPU.
+        # Integers, whose sum does not depend on the order of summation, which varies on a GPU.
         counts = torch.zeros(2, *self.table.shape, dtype=torch.int64, device=self.table.device)
         bins = self.table.shape[:-1]
         for x in symbols:

@@ -1,4 +1,4 @@
-"""Dense blocks with a handwritten gradient, which read and write memory far less often."""
+"""Dense blocks with a custom backward pass, which need far less memory traffic."""
 
 __all__ = ["dense_blocks"]
 
@@ -8,21 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_WEIGHTS = 4  # of a block: weight and bias of its 1 × 1 and of its 3 × 3 convolution
+_WEIGHTS = 4  # tensors per block: the weights and biases of its 1 × 1 and 3 × 3 convolutions
 
 
 def dense_blocks(planes: Tensor, weights: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """Compute the same as a sequence of `DenseBlock`, in less time if gradients are needed.
+    """Apply a sequence of `DenseBlock`s, faster than the modules when gradients are needed.
 
-    All blocks write to one tensor, so nothing is concatenated, and their gradients are summed in place.
+    All blocks write to one tensor, so nothing is concatenated, and their gradients are accumulated in place.
 
     Arguments:
         planes: (batch, channels, height, width)
-        weights: For each block, weight and bias of its 1 × 1 and of its 3 × 3 convolution.
+        weights: For each block, the weight and bias of its 1 × 1 convolution, then those of its 3 × 3 convolution.
         dtype: The dtype of the computation and of the result.
 
     Returns:
-        (batch, channels + all growths, height, width), in channels-last memory format.
+        (batch, channels + sum of growths, height, width), in channels-last memory format.
     """
     return cast("Tensor", _DenseBlocks.apply(planes, dtype, *weights))  # type: ignore[no-untyped-call]
 
@@ -55,7 +55,7 @@ class _DenseBlocks(torch.autograd.Function):
         mixed, weights = saved[:blocks], saved[blocks:]
         batch, *size, width = out.shape
         total = grad.movedim(1, -1).clone(memory_format=torch.contiguous_format)
-        ones = total.new_ones(1, total[..., 0].numel())  # products are faster than sums over columns
+        ones = total.new_ones(1, total[..., 0].numel())  # a matrix product is faster than a sum over rows
         found: list[Tensor] = []
         for i in reversed(range(blocks)):
             mix, _, grow, _ = weights[_WEIGHTS * i :][:_WEIGHTS]
@@ -75,5 +75,5 @@ class _DenseBlocks(torch.autograd.Function):
 
 
 def _rows(images: Tensor, width: int) -> Tensor:
-    """Return the first planes of (batch, height, width, planes) as a view with one row per pixel."""
+    """Return a view of the first `width` planes of (batch, height, width, planes), with one row per pixel."""
     return images.view(-1, images.shape[-1])[:, :width]

@@ -15,7 +15,7 @@ from ddf.shapes import Shape, check_size
 
 
 class DenseBlock(nn.Module):
-    """A 1 × 1 and a 3 × 3 convolution whose output is appended to their input."""
+    """A 1 × 1 convolution followed by a 3 × 3 convolution, whose output is concatenated to the input of the block."""
 
     def __init__(self, width: int, growth: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class DenseBlock(nn.Module):
 class DenseNet(Net):
     """A densely connected convolutional net on maps of any size: the paper's net for images.
 
-    Each block sees the input and the outputs of all blocks before it. A final 3 × 3 convolution computes the logits.
+    Each block sees the input and the outputs of all previous blocks. A final 3 × 3 convolution computes the logits.
 
     References:
         | Densely Connected Convolutional Networks (Huang et al., 2017)
