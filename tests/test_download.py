@@ -94,7 +94,7 @@ def test_a_failed_download_is_repeated(failure: str, server: Server) -> None:
 @pytest.mark.parametrize("failure", ["truncated", "corrupt"])
 def test_an_incomplete_file_is_never_kept(failure: str, server: Server, tmp_path: Path) -> None:
     setattr(server, failure, 9)
-    with pytest.raises(DownloadError, match=rf"cannot download file; .* put the file there yourself: {tmp_path}/file"):
+    with pytest.raises(DownloadError, match=rf"cannot download file; .* put the file at {tmp_path}/file"):
         fetch([f"{server.url}/file"], "file", MD5, tries=2)
     assert not list(tmp_path.iterdir())
 

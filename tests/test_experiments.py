@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -15,6 +15,7 @@ from ddf import architectures
 from ddf.architectures import Channel, lattice_split
 from ddf.cli.main import main
 from ddf.data import DataSet, EightGaussians, Resampled
+from ddf.errors import DdfError
 from ddf.experiments import (
     EXPERIMENTS,
     ROWS,
@@ -227,12 +228,14 @@ def test_a_small_row_from_training_to_report(tmp_path: Path, monkeypatch: pytest
     changed = replace(small("ddf"), config=replace(SMALL["ddf"], max_epochs=1))
     with pytest.raises(ValueError, match=r"seed-0 holds a finished run whose settings differ"):
         run_experiment(changed, 0, data[0], tmp_path / "runs", device="cpu")
-    for name, contents in (("seed-7", b""), ("seed-8", b"{}"), ("seed-0 (copy)", b"{}")):
-        (tmp_path / "runs" / "eight-gaussians" / "df" / name).mkdir()
-        (tmp_path / "runs" / "eight-gaussians" / "df" / name / "result.json").write_bytes(contents)
-    with pytest.warns(UserWarning, match=r"skipped: the result in .*seed-[78] is damaged") as warned:
+    place = tmp_path / "runs" / "eight-gaussians" / "df"
+    copy = (place / "seed-0" / "result.json").read_bytes()
+    for name, contents in (("seed-6", copy), ("seed-7", b""), ("seed-8", b"{}"), ("seed-0 (copy)", b"{}")):
+        (place / name).mkdir()
+        (place / name / "result.json").write_bytes(contents)
+    with pytest.warns(UserWarning, match=r"skipped: the result in .*seed-[678] is invalid") as warned:
         found = collect(tmp_path / "runs")
-    assert len(warned) == 2
+    assert len(warned) == 3
     assert len(found) == 4
     written = write_report(found, tmp_path / "report", "ddf reproduce", {"eight-gaussians": data[0]})
     text = written.read_text()
@@ -273,18 +276,70 @@ def test_differences_are_paired_by_test_sample() -> None:
     """Hard samples are hard for both models, so the difference is more precise than the scores."""
     generator = np.random.default_rng(0)
     hard = generator.random(400)
-    gaps = generator.normal(-0.01, 0.002, (3, 400))
-    first = [fake("mnist-split", "ds", seed, 0.16, hard + gaps[seed]) for seed in range(3)]
-    second = [fake("mnist-split", "df", seed, 0.17, hard) for seed in range(3)]
-    found = report.paired_difference(first, second)
-    assert found is not None
-    mean = gaps.mean(axis=0)
-    assert found.mean == pytest.approx(mean.mean())
-    assert found.margin == pytest.approx(1.96 * mean.std(ddof=1) / 20)
+    gaps = generator.normal(-0.01, 0.002, 400)
+    first = [fake("mnist-split", "ds", seed, (hard + gaps).mean(), hard + gaps) for seed in range(3)]
+    second = [fake("mnist-split", "df", seed, hard.mean(), hard) for seed in range(3)]
+    found = report.score_difference(first, second)
+    assert found.mean == pytest.approx(gaps.mean())
+    assert found.margin == pytest.approx(1.96 * gaps.std(ddof=1) / 20)
     assert re.fullmatch(r"-0\.0\d+ ± 0\.000\d\d", str(found))
-    assert report.paired_difference(first, [fake("mnist-split", "df", 0, 0.17)]) is None
-    assert report.paired_difference(first, [*second, fake("mnist-split", "df", 3, 0.17)]) is None
-    assert report.paired_difference(first, []) is None
+    without = [fake("mnist-split", "df", seed, hard.mean()) for seed in range(3)]
+    assert report.score_difference(first, without).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
+    assert report.score_difference(first, [*second, without[0]]).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
+    assert str(report.score_difference(first[:1], second[:1])) == f"{gaps.mean():+.4f}"
+
+
+def test_intervals_of_differences_cover_the_truth() -> None:
+    """With three seeds of each model, the interval covers the true difference 95 % of the time."""
+    generator = np.random.default_rng(0)
+    covered = {"seeds": 0, "samples": 0, "shared": 0}
+    for _ in range(400):
+        hard = generator.normal(0, 1, 300)
+        for case in covered:
+            by_seed, by_sample = {"samples": (0.0, 0.05), "seeds": (0.02, 0.001), "shared": (0.002, 0.01)}[case]
+            nets = generator.normal(0, 0.1, 3) if case == "shared" else np.zeros(3)
+            parts = []
+            for model, shift in (("ds", -0.3), ("sp", 0.0)):
+                own = hard + generator.normal(shift, by_sample, 300)
+                bits = [own + nets[seed] + generator.normal(0, by_seed) for seed in range(3)]
+                parts.append([fake("mnist-split", model, seed, bits[seed].mean(), bits[seed]) for seed in range(3)])
+            found = report.score_difference(parts[0], parts[1], shared=case == "shared")
+            assert found.margin is not None
+            covered[case] += abs(found.mean + 0.3) <= found.margin
+    assert all(0.92 < count / 400 < 0.99 for count in covered.values()), covered
+
+
+def test_a_report_replaces_only_reports(tmp_path: Path) -> None:
+    found = [fake("mnist", "ddf", 0, 0.2)]
+    write_report(found, tmp_path, "ddf reproduce", {})
+    write_report(found, tmp_path, "ddf reproduce", {})
+    (tmp_path / "README.md").write_text("# Results\n\nMine.\n")
+    with pytest.raises(ValueError, match=r"README.md is not a report of this command"):
+        write_report(found, tmp_path, "ddf reproduce", {})
+    assert main(["reproduce", "eight-gaussians", "--report", str(tmp_path), "--runs", str(tmp_path / "runs")]) == 1
+    assert (tmp_path / "README.md").read_text() == "# Results\n\nMine.\n"
+
+
+def test_observations_need_the_runs(tmp_path: Path) -> None:
+    found = [fake(row, model, seed, 0.3) for row, model in EXPERIMENTS for seed in range(3)]
+    assert "learned nothing. The published score" in write_report(found, tmp_path, "", {}).read_text()
+    part = [run for run in found if (run.row, run.model, run.seed) != ("mnist", "df", 2)]
+    assert "learned nothing. The published score" not in write_report(part, tmp_path, "", {}).read_text()
+
+
+def test_measured_times_replace_those_of_the_runs(tmp_path: Path) -> None:
+    parts = [{"steps": 1000}, {"steps": 3000}]
+    found = [replace(fake("mnist-split", model, 0, 0.3), parts=parts) for model in ("df", "sp")]
+    assert "| 60 s |" in write_report(found, tmp_path, "", {}).read_text()
+    keys = ("mnist-split df", "mnist-split sp")
+    times = runs.Times("chip", {key: [0.005, 0.01] for key in keys}, dict.fromkeys(keys, 0.0125))
+    (tmp_path / "times.json").write_text(json.dumps(asdict(times)))
+    text = write_report(found, tmp_path, "", {}, times=runs.read_times(tmp_path)).read_text()
+    assert "| 35 s | 12.5 ms |" in text
+    assert "one flow alone on one chip" in text
+    (tmp_path / "times.json").write_text('{"device": 1')
+    with pytest.raises(DdfError, match=r"times.json is invalid"):
+        runs.read_times(tmp_path)
 
 
 def test_the_report_has_all_sections(tmp_path: Path) -> None:
@@ -305,11 +360,11 @@ def test_the_report_has_all_sections(tmp_path: Path) -> None:
     ):
         assert f"\n## {heading}\n" in text
     assert (
-        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.00000 ± 0.00000 |"
-        in text
+        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.00000 ± 0.02267 "
+        "| +0.00000 ± 0.00000 | 60 s |" in text
     )
     assert "| binary MNIST | base alone, without layers |  | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
-    assert "| + mirrored maps | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.00000 |" in text
+    assert "| + mirrored maps | 1.0 M | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.02267 |" in text
     assert "| 6 | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "| | plain relaxation | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "paper's flow" not in text
@@ -404,6 +459,14 @@ def test_reproduce_names_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture
     assert stop.value.code == 2
 
 
+def test_groups_contain_what_their_tables_compare() -> None:
+    assert {model for _, model in rows.GROUPS["ladder"]} == {"ddf"}
+    for group in ("ladder", "ablations"):
+        assert set(rows.GROUPS[group]) <= set(EXPERIMENTS)
+    assert {("cityscapes", "ddf"), ("mnist", "df"), ("eight-gaussians", "df")} <= set(rows.GROUPS["ablations"])
+    assert ("cityscapes", "df") not in rows.GROUPS["ablations"]
+
+
 def test_reproduce_runs_reports_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -465,9 +528,20 @@ def test_tables_of_categories(
     assert best - 0.02 < scores["ddf"] < scores["factorized"]
     text = (tmp_path / "report" / "README.md").read_text()
     assert "## Tables of categories" in text
-    assert re.search(r"Mushroom, nats by column.*a 1.\d+ \(1.\d+\), b 0.\d+ \(1.\d+\), c 0.\d+", text, re.DOTALL)
+    for line in (r"a \| 1.\d+ \| 1.\d+", r"b \| 0.\d+ \| 1.\d+", r"c \| 0.\d+ \| 0.\d+"):
+        assert re.search(rf"Mushroom, nats by column.*\| {line} \|", text, re.DOTALL)
     monkeypatch.setattr(category_tables, "fit", None)  # finished runs are not repeated
     assert main(typed) == 0
+    monkeypatch.setattr(category_tables, "_LOCAL", replace(quick, max_epochs=9))
+    assert main(typed) == 1
+    assert "fold-0.json was run with other settings" in capsys.readouterr().err
+    monkeypatch.setattr(category_tables, "_LOCAL", quick)
+    damaged = tmp_path / "runs" / "tables" / "mushroom" / "sp" / "fold-3.json"
+    damaged.write_text(damaged.read_text()[:-9])
+    assert main(typed) == 1
+    assert f"the result {damaged} is invalid" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match=r"skipped: the result .*fold-3.json is invalid"):
+        assert len(category_tables.collect_tables(tmp_path / "runs")) == 5 * 6 - 1
     for wrong in (["mnist"], ["--model", "ds"], ["--seeds", "1"], ["--device", "cpu"], ["--faithful"]):
         assert main(["reproduce", "--tables", *wrong]) == 2
     assert main(["reproduce", "ladder", "--faithful"]) == 2

@@ -1,5 +1,6 @@
 """Columns with different numbers of classes: those that a column lacks have probability zero and are never sampled."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,7 +70,9 @@ def test_flows_with_limits_have_no_integer_form() -> None:
 
 def test_limits_are_checked_and_stored() -> None:
     net = MLP(4, 2, 2, hidden=8)
-    assert SplitPrior(net, limits=[2, 3]).limits == (2, 3)  # type: ignore[arg-type]
+    assert SplitPrior(net, limits=[2, np.int64(3)]).limits == (2, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="limits=3 must be a sequence of numbers of classes"):
+        SplitPrior(net, limits=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"limits=\(True, 3\) must be"):
         SplitPrior(net, limits=(True, 3))
     with pytest.raises(ValueError, match=r"limits=\(2, 5\) must be numbers of classes 1…4"):

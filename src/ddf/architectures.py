@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from ddf.layers import ChannelSplit, Partition
+from ddf.logits import checked_limits
 from ddf.spec import (
     DenoisingCouplingSpec,
     DenoisingSplitSpec,
@@ -155,6 +156,7 @@ def vectors(
     """
     if kind not in ("priors", "splits"):
         raise ValueError(f"kind={kind!r} must be 'priors' or 'splits'")
+    limits = checked_limits(limits, num_classes)
     if limits is not None and len(limits) != columns:
         raise ValueError(f"limits={limits} must have one number for each of {columns} columns")
     layers: list[LayerSpec] = []

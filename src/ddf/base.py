@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddf.layers.layer import Draw, Emit, Freezable
-from ddf.logits import check_limits, impossible_classes, mask_classes
+from ddf.logits import check_limits, checked_limits, impossible_classes, mask_classes
 from ddf.plain import Spec, later
 from ddf.shapes import Shape, check_size, fits
 from ddf.symbols import check_symbols, one_hot
@@ -53,11 +53,11 @@ class FactorizedCategorical(Freezable):
                 f"FactorizedCategorical: a distribution per position needs a fixed size, not the shape {self.shape}; "
                 "pass shared=True for one distribution per channel"
             )
-        if limits is not None and len(limits) != shape[0]:
+        self.limits = checked_limits(limits, num_classes)
+        if self.limits is not None and len(self.limits) != shape[0]:
             raise ValueError(
-                f"FactorizedCategorical: limits={limits} must have one number for each of {shape[0]} channels"
+                f"FactorizedCategorical: limits={self.limits} must have one number for each of {shape[0]} channels"
             )
-        self.limits = None if limits is None else tuple(limits)
         self.register_buffer("impossible", impossible_classes(self.limits, num_classes), persistent=False)
         # (K, channels, *spatial), with spatial sizes of 1 where they are shared.
         self.logits = nn.Parameter(torch.zeros(num_classes, shape[0], *(size for size in sizes if size is not None)))

@@ -8,6 +8,7 @@ __all__ = [
     "PER_BIT",
     "PRECISION",
     "check_limits",
+    "checked_limits",
     "draw_symbols",
     "frequencies",
     "impossible_classes",
@@ -15,7 +16,9 @@ __all__ = [
     "mask_classes",
 ]
 
+from collections.abc import Iterable
 from math import log
+from operator import index
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +54,19 @@ def log_probs(symbols: Tensor, logits: Tensor) -> Tensor:
     return chosen.double().log() - PRECISION * log(2)
 
 
+def checked_limits(limits: Iterable[int] | None, num_classes: int) -> tuple[int, ...] | None:
+    """Return the numbers of classes of channels as a tuple of Python integers; None if there are no limits."""
+    if limits is None:
+        return None
+    try:
+        numbers = tuple(limit if isinstance(limit, bool) else index(limit) for limit in limits)
+    except TypeError:
+        raise TypeError(f"limits={limits!r} must be a sequence of numbers of classes") from None
+    if not all(type(limit) is int and 1 <= limit <= num_classes for limit in numbers):
+        raise ValueError(f"limits={numbers} must be numbers of classes 1…{num_classes}")
+    return numbers
+
+
 def impossible_classes(limits: tuple[int, ...] | None, num_classes: int) -> Tensor | None:
     """Return a mask (K, channels) of the classes that each channel lacks; None if there are no limits.
 
@@ -60,8 +76,6 @@ def impossible_classes(limits: tuple[int, ...] | None, num_classes: int) -> Tens
     """
     if limits is None:
         return None
-    if not all(type(limit) is int and 1 <= limit <= num_classes for limit in limits):
-        raise ValueError(f"limits={limits} must be numbers of classes 1…{num_classes}")
     return torch.arange(num_classes).unsqueeze(1) >= torch.tensor(limits)
 
 

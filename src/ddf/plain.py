@@ -77,6 +77,12 @@ def to_plain(value: Any) -> Any:
         return {"kind": kind} | {one.name: to_plain(getattr(value, one.name)) for one in kept}
     if isinstance(value, tuple):
         return [to_plain(item) for item in value]
+    if value is not None and not isinstance(value, bool | int | float | str):
+        name = type(value).__name__
+        raise TypeError(
+            f"{name} cannot be part of a spec, so a flow with it cannot be saved; if it is a dataclass (such as a "
+            f"partition of your own), decorate it with @ddf.plain.register"
+        )
     return value
 
 

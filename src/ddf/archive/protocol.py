@@ -34,4 +34,7 @@ class Codec(Protocol):
 def check_model(model: Codec | None) -> None:
     """Raise an error unless the model is a codec."""
     if model is not None and not isinstance(model, Codec):
-        raise TypeError(f"{model!r} is not a codec: pass a model from ddf.load(path), but not a floating-point one")
+        raise TypeError(
+            f"a {type(model).__name__} is not a codec: pass a model from ddf.load(path), or ddf.export(flow, …) for a "
+            "trained flow"
+        )

@@ -57,10 +57,10 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--model",
-        choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "base", "both", "all"),
+        choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "base", "all"),
         help="the model to train: a Discrete Flow (df), a denoising flow (ddf), denoising splits (ds), split priors "
         "only (sp; sp-wide: about as many parameters as the flows; sp-fine: one channel at a time), the base alone, "
-        "both flows of the paper, or all (default: both)",
+        "or all (default: df, ddf and base)",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, starting at 0 (default: 3)")
     add_device(parser)
@@ -87,7 +87,8 @@ def add(commands: Commands) -> None:
 def _reproduce(options: argparse.Namespace) -> int:
     from ddf.experiments import ROWS, collect, run_experiment, write_report
     from ddf.experiments.category_tables import collect_tables
-    from ddf.experiments.results import is_finished, load_data
+    from ddf.experiments.report import check_report_folder
+    from ddf.experiments.results import is_finished, load_data, read_times
     from ddf.experiments.rows import MODELS
 
     if options.seeds is not None and options.seeds < 1:
@@ -100,6 +101,8 @@ def _reproduce(options: argparse.Namespace) -> int:
             raise UsageError(f"{what} not apply to --tables, which runs all models on all folds, on the CPU")
     chosen = [] if options.tables else _chosen(options)
     require("matplotlib", "the report")  # before training, not after
+    check_report_folder(options.report)
+    times = read_times(options.runs)
     tables = _run_tables(options) if options.tables else []
     sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
     # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
@@ -131,6 +134,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = collect(options.runs)
+        table_results = collect_tables(options.runs)
     for warning in caught:
         print(f"ddf: {warning.message}", file=sys.stderr)
     data_sets = {}
@@ -140,7 +144,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             data_sets[name] = load_data(name, sources)
         except (OSError, ValueError):
             print(f"ddf: {name} is not available; the report shows only samples", file=sys.stderr)
-    report = write_report(results, options.report, options.typed, data_sets, collect_tables(options.runs))
+    report = write_report(results, options.report, options.typed, data_sets, table_results, times)
     print_result(options, {"runs": runs, "tables": tables, "report": str(report)}, f"Report: {report}")
     return 0
 
@@ -150,21 +154,23 @@ def _chosen(options: argparse.Namespace) -> "list[Experiment]":
     from ddf.experiments import EXPERIMENTS, ROWS
     from ddf.experiments.rows import FAITHFUL, GROUPS, MODELS, TABLE
 
-    rows = options.rows or list(FAITHFUL if options.faithful else TABLE)
-    rows = [row for name in rows for row in GROUPS.get(name, (name,))]
-    if options.faithful:
-        for name in set(options.rows) & set(GROUPS):
-            raise UsageError(f"--faithful does not apply to {name}")
-        rows = [row if row in FAITHFUL else f"{row}-faithful" for row in rows]
-    for row in rows:
-        if row not in ROWS:
+    names = options.rows or list(FAITHFUL if options.faithful else TABLE)
+    models = {None: ["base", "df", "ddf"], "all": list(MODELS)}.get(options.model, [options.model])
+    chosen: dict[tuple[str, str], None] = {}
+    for name in names:
+        row = f"{name}-faithful" if options.faithful and name not in FAITHFUL else name
+        if row in ROWS:
+            chosen |= dict.fromkeys((row, model) for model in models if (row, model) in EXPERIMENTS)
+        elif name not in GROUPS:
             choices = FAITHFUL if options.faithful else (*GROUPS, *ROWS)
             raise UsageError(f"row {row!r} does not exist; choose from {', '.join(choices)}")
-    models = {"both": ["df", "ddf"], "all": list(MODELS)}.get(options.model or "both", [options.model])
-    chosen = [EXPERIMENTS[row, model] for row in rows for model in models if (row, model) in EXPERIMENTS]
+        elif options.faithful:
+            raise UsageError(f"--faithful does not apply to {name}")
+        else:
+            chosen |= dict.fromkeys(key for key in GROUPS[name] if options.model is None or key[1] in models)
     if not chosen:
-        raise UsageError(f"{', '.join(rows)} has no experiment with --model {options.model or 'both'}")
-    return chosen
+        raise UsageError(f"{', '.join(names)} has no experiment with --model {options.model}")
+    return [EXPERIMENTS[key] for key in chosen]
 
 
 def _run_tables(options: argparse.Namespace) -> list[dict[str, Any]]:

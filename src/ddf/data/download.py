@@ -33,7 +33,7 @@ def fetch(urls: Sequence[str], name: str, md5: str, tries: int = 3, timeout: flo
             problems.append(f"{url}: {error}")
         else:
             return path
-    listed = "\n  ".join(problems)
     raise DownloadError(
-        f"cannot download {path.name}; try again later, or put the file there yourself: {path}\n  {listed}"
+        f"cannot download {path.name}; try again later, pass the folder of your own copy, or put the file at {path} "
+        f"({'; '.join(problems)})"
     )

@@ -4,6 +4,7 @@ __all__ = ["FOLDS", "METHODS", "TABLES", "TableResult", "collect_tables", "has_j
 
 import json
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,7 @@ from ddf import architectures
 from ddf.base import FactorizedCategorical
 from ddf.data import EightGaussians
 from ddf.data.columns import cop, mushrooms
+from ddf.errors import DataError
 from ddf.files import atomic_write
 from ddf.flow import FlowSpec
 from ddf.layers import DenoisingCouplingSpec, LayerSpec, ModularCouplingSpec, ShuffleSpec
@@ -65,6 +67,7 @@ class TableResult:
         columns: Nats of each column by name, for models that predict one column at a time; empty for others.
         parameters: The number of parameters.
         seconds: The training time in seconds.
+        settings: The flow and how it was trained; empty for models that are only counted.
     """
 
     table: str
@@ -74,6 +77,7 @@ class TableResult:
     columns: dict[str, float]
     parameters: int
     seconds: float
+    settings: dict[str, Any]
 
 
 def load_table(name: str, folder: str | PathLike[str] | None = None) -> tuple[tuple[str, ...], tuple[int, ...], Array]:
@@ -105,9 +109,13 @@ def run_table(name: str, method: str, fold: int, table: tuple[Any, ...], runs: P
         runs: The folder of all runs.
     """
     path = runs / "tables" / name / method / f"fold-{fold}.json"
-    if path.exists():
-        return TableResult(**json.loads(path.read_text(encoding="utf-8")))
     names, limits, symbols = table
+    settings = _settings(method, limits)
+    if path.exists():
+        result = _read(path)
+        if result.settings != settings:
+            raise ValueError(f"{path} was run with other settings than the current ones; move it away or delete it")
+        return result
     x = torch.as_tensor(symbols)
     size = len(x) // FOLDS
     test = x[fold * size : (fold + 1) * size]
@@ -131,7 +139,7 @@ def run_table(name: str, method: str, fold: int, table: tuple[Any, ...], runs: P
             flow,
             train[order[held_out:]],
             validation=train[order[:held_out]],
-            config=_JOINT if method == "df" else _LOCAL,
+            config=_config(method),
             device="cpu",
             progress=False,
         )
@@ -139,7 +147,8 @@ def run_table(name: str, method: str, fold: int, table: tuple[Any, ...], runs: P
         parameters = sum(parameter.numel() for parameter in flow.parameters())
         if method in ("sp", "ds"):
             by_column = _by_name(names, _emitted(flow, test))
-    result = TableResult(name, method, fold, nats, by_column, parameters, round(time.monotonic() - start, 1))
+    seconds = round(time.monotonic() - start, 1)
+    result = TableResult(name, method, fold, nats, by_column, parameters, seconds, settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(asdict(result)) + "\n", encoding="utf-8")
@@ -147,14 +156,40 @@ def run_table(name: str, method: str, fold: int, table: tuple[Any, ...], runs: P
 
 
 def collect_tables(runs: Path) -> list[TableResult]:
-    """Return all results on tables in a folder of runs."""
-    paths = sorted((runs / "tables").glob("*/*/fold-*.json"))
-    return [TableResult(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    """Return all results on tables in a folder of runs, and warn about invalid ones."""
+    found = []
+    for path in sorted((runs / "tables").glob("*/*/fold-*.json")):
+        try:
+            found.append(_read(path))
+        except DataError as error:
+            warnings.warn(f"skipped: {error}", stacklevel=2)
+    return found
+
+
+def _read(path: Path) -> TableResult:
+    try:
+        result = TableResult(**json.loads(path.read_text(encoding="utf-8")))
+        found = result.table, result.method, f"fold-{result.fold}.json"
+        if found != path.parts[-3:]:
+            raise ValueError(f"it is the result of {' '.join(found)}")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"the result {path} is invalid ({error}); delete it and run the command again") from error
+    return result
 
 
 def has_joint_table(limits: tuple[int, ...]) -> bool:
     """Return whether a table is small enough to count all combinations of its classes."""
     return int(np.prod(limits, dtype=np.float64)) <= _MOST_CELLS
+
+
+def _config(method: str) -> TrainingConfig:
+    return _JOINT if method == "df" else _LOCAL
+
+
+def _settings(method: str, limits: tuple[int, ...]) -> dict[str, Any]:
+    if method in ("factorized", "joint"):
+        return {}
+    return {"flow": json.loads(_spec(method, limits).to_json()), "training": _config(method).to_plain()}
 
 
 def _spec(method: str, limits: tuple[int, ...]) -> FlowSpec:

@@ -1,6 +1,6 @@
 """Write a report on all finished runs: a comparison with the paper, ablations, pictures and commands."""
 
-__all__ = ["Difference", "paired_difference", "write_report"]
+__all__ = ["Difference", "check_report_folder", "score_difference", "write_report"]
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +15,26 @@ from ddf.data import DataSet, EightGaussians
 from ddf.data.binary_mnist import MNIST_CLASSES
 from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
-from ddf.experiments.report_texts import AUTHORS, CATEGORIES, CHANGES, FAITHFUL_FLOWS, HEAD, NOTES, PREDICTIONS
-from ddf.experiments.results import SAMPLES, Result, follows
+from ddf.experiments.report_texts import (
+    AUTHORS,
+    CATEGORIES,
+    CHANGES,
+    FAITHFUL_FLOWS,
+    HEAD,
+    MEASURED_TIMES,
+    NOTES,
+    OBSERVATIONS,
+    PREDICTIONS,
+    PREDICTIONS_HEAD,
+    RUN_TIMES,
+)
+from ddf.experiments.results import SAMPLES, Result, Times, follows
 from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, H_GRID, LADDER, MODELS, ROWS, TABLE
 from ddf.files import atomic_write
-from ddf.viz import bars, learning_curves, map_grids, pair_histograms
+from ddf.viz import dots, learning_curves, map_grids, pair_histograms
+
+
+_PAPER = "https://arxiv.org/abs/2107.11625"  # in the head of every report
 
 
 class Results:
@@ -45,15 +60,20 @@ class Results:
         return _plus_minus([result.validation_bits for result in self.of(row, model)])
 
     def difference(self, row: str, from_row: str, model: str = "ddf", from_model: str | None = None) -> str:
-        """Return the difference between two test scores, paired by test sample if possible."""
+        """Return the difference between two test scores; "" if there is nothing to compare."""
         other = from_row, from_model or model
         runs, others = self.of(row, model), self.of(*other)
         if (row, model) == other or not runs or not others:
             return ""
-        paired = paired_difference(runs, others)
-        if paired is not None:
-            return str(paired)
-        return f"{mean(run.test_bits for run in runs) - mean(run.test_bits for run in others):+.4f}"
+        return str(score_difference(runs, others, shared={model, other[1]} == {"ds", "sp"}))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all experiments of the opening table have run, with the current settings."""
+        wanted = [key for key in EXPERIMENTS if key[0] in (*TABLE, *FAITHFUL) and key[1] in ("base", "df", "ddf")]
+        return all(
+            len(self.of(*key)) >= 3 and all(follows(run, EXPERIMENTS[key]) for run in self.of(*key)) for key in wanted
+        )
 
 
 def write_report(
@@ -62,6 +82,7 @@ def write_report(
     command: str,
     data: Mapping[str, DataSet],
     tables: Sequence[TableResult] = (),
+    times: Times | None = None,
 ) -> Path:
     """Write README.md with the tables, results.json with every run, and pictures.
 
@@ -71,12 +92,14 @@ def write_report(
         command: The command that wrote the report, for the record.
         data: The available data sets by name, to show data next to samples.
         tables: The results on tables of categories.
+        times: Times measured separately, which replace those of the runs.
 
     Returns:
         The path of the report.
     """
     if not results and not tables:
         raise ValueError("no run is finished; train at least one before writing a report")
+    check_report_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / "results.json") as temporary:
         temporary.write_text(json.dumps([result.to_plain() for result in results]) + "\n", encoding="utf-8")
@@ -85,7 +108,7 @@ def write_report(
         HEAD,
         _opening(found),
         AUTHORS if any(found.models(name) for name in FAITHFUL) else "",
-        _predictions(found),
+        _predictions(found, times),
         *(_ladder(found, name, folder) for name in LADDER),
         _grid(found, H_GRID, "h", "## The number of ranked classes", "h, the number of classes that a coupling ranks"),
         _grid(found, COUPLINGS, "couplings", "## The number of couplings", "the number of couplings"),
@@ -99,6 +122,15 @@ def write_report(
     with atomic_write(folder / "README.md") as temporary:
         temporary.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
     return folder / "README.md"
+
+
+def check_report_folder(folder: Path) -> None:
+    """Raise an error if a report would replace a README.md that is not a report."""
+    path = folder / "README.md"
+    if path.exists():
+        head = path.read_text(encoding="utf-8", errors="replace")[:500]
+        if not head.startswith("# Results") or _PAPER not in head:
+            raise ValueError(f"{path} is not a report of this command and would be overwritten; choose another folder")
 
 
 # ---- Tables ----------------------------------------------------------------------------------------------------------
@@ -117,31 +149,45 @@ def _opening(found: Results) -> str:
                     f"| {found.test(ours, model)} |"
                 )
     head = ["| data | model | paper | authors' code | faithful | ours |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *lines, "", FAITHFUL_FLOWS]) if lines else ""
+    texts = ["", FAITHFUL_FLOWS, *(["", OBSERVATIONS] if found.complete else [])]
+    return "\n".join([*head, *lines, *texts]) if lines else ""
 
 
-def _predictions(found: Results) -> str:
+def _predictions(found: Results, times: Times | None) -> str:
     """Compare the uses of a prediction in the rows with split priors."""
     lines = []
     for row in ("mnist-split", "cityscapes-split", "cityscapes"):
         models = [model for model in found.models(row) if row != "cityscapes" or model in ("ddf", "ds")]
         if not set(models) - {"df", "ddf"}:
             continue
+        title = "Cityscapes, five steps" if row == "cityscapes" else ROWS[row].title
         for model in models:
             runs = found.of(row, model)
-            difference = found.difference(row, row, model, models[0])
-            title = "Cityscapes, five steps" if row == "cityscapes" else ROWS[row].title
             nets = sum("net" in layer for layer in runs[0].spec["layers"])
-            training = _duration(min(run.train_seconds for run in runs))
-            sampling = min((run.sample_seconds for run in runs if run.sample_seconds), default=0.0)
+            training, sampling = _times(runs, times)
             lines.append(
                 f"| {title} | {MODELS[model]} | {nets} | {runs[0].parameters / 1e6:.1f} M "
-                f"| **{found.test(row, model)}** | {difference} | {training} "
-                f"| {f'{1000 * sampling:.1f} ms' if sampling else ''} |"
+                f"| **{found.test(row, model)}** | {found.difference(row, row, model, models[0])} "
+                f"| {found.difference(row, row, model, 'sp')} | {training} | {sampling} |"
             )
     if not lines:
         return ""
-    return "\n".join([PREDICTIONS, *lines])
+    measured = MEASURED_TIMES.format(device=times.device) if times else RUN_TIMES
+    return "\n".join([PREDICTIONS, "", f"{CHANGES} {measured}", "", PREDICTIONS_HEAD, *lines])
+
+
+def _times(runs: Sequence[Result], times: Times | None) -> tuple[str, str]:
+    """Format the time of training and the time per sample."""
+    if times is None:
+        training, sampling = min(run.train_seconds for run in runs), min(run.sample_seconds for run in runs)
+    else:
+        key = f"{runs[0].row} {runs[0].model}"
+        if key not in times.steps:
+            return "", ""
+        steps = times.steps[key]
+        training = mean(sum(part["steps"] * one for part, one in zip(run.parts, steps, strict=True)) for run in runs)
+        sampling = times.samples[key]
+    return _duration(training), f"{1000 * sampling:.1f} ms" if sampling else ""
 
 
 def _ladder(found: Results, data: str, folder: Path) -> str:
@@ -153,24 +199,26 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
     labels = {LADDER[data][0]: "faithful", LADDER[data][-1]: "+ moving average of the weights"}
     labels |= {row: ROWS[row].title.removeprefix(f"{title}: ") for row in LADDER[data][1:-1]}
     lines = [
-        f"| {labels[row]} | {found.validation(row)} | {found.test(row)} | {found.difference(row, before)} |"
+        f"| {labels[row]} | {found.of(row, 'ddf')[0].parameters / 1e6:.1f} M | {found.validation(row)} "
+        f"| {found.test(row)} | {found.difference(row, before)} |"
         for row, before in zip(rows, [rows[0], *rows], strict=False)
     ]
-    bars(
-        {labels[row]: mean(result.test_bits for result in found.of(row, "ddf")) for row in rows},
-        f"{title} without split priors: bits per dimension on the test set",
+    dots(
+        {labels[row]: [result.test_bits for result in found.of(row, "ddf")] for row in rows},
+        f"{title}, without split priors",
+        "bits per dimension on the test set: each run, and the mean",
         folder / f"{data}-ladder.png",
     )
     head = [
         f"## From faithful to ours: {title} without split priors",
         "",
-        "Each row adds one change to the previous row.",
+        "Each row adds one change to the previous row; the learning-rate schedule and its length count as one.",
         CHANGES,
         "",
         f"![scores]({data}-ladder.png)",
         "",
-        "| | validation | test | change |",
-        "|---|---|---|---|",
+        "| | parameters | validation | test | change |",
+        "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *lines])
 
@@ -198,7 +246,7 @@ def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what
 
 
 def _df_ablation(found: Results) -> str:
-    """List the scores of Discrete Flows in which one choice is reverted."""
+    """List the scores of Discrete Flows in which one choice is changed."""
     lines = []
     for data, rows in DF_ABLATION.items():
         if any(found.of(row, "df") for row in rows):
@@ -214,7 +262,7 @@ def _df_ablation(found: Results) -> str:
     head = [
         "## The Discrete Flow baseline",
         "",
-        "Our Discrete Flows without split priors, with one choice reverted at a time.",
+        "Our Discrete Flows without split priors, with one choice changed at a time.",
         CHANGES,
         "",
         "| data | change | validation | test | difference from ours |",
@@ -243,13 +291,12 @@ def _category_tables(tables: Sequence[TableResult]) -> str:
     columns = [result.columns for result in tables if (result.table, result.method) == (names[-1], "sp")]
     alone = [result.columns for result in tables if (result.table, result.method) == (names[-1], "factorized")]
     if columns and alone:
+        lines += ["", f"{TABLES[names[-1]]}, nats by column:", ""]
+        lines += ["| column | given the preceding columns (split priors) | independent |", "|---|---|---|"]
         lines += [
-            "",
-            f"{TABLES[names[-1]]}, nats by column given the preceding columns (in parentheses: independent columns):",
-            "",
+            f"| {name} | {mean(part[name] for part in columns):.3f} | {mean(part[name] for part in alone):.3f} |"
+            for name in columns[0]
         ]
-        some = {name: (mean(part[name] for part in columns), mean(part[name] for part in alone)) for name in columns[0]}
-        lines.append(", ".join(f"{name} {after:.3f} ({before:.3f})" for name, (after, before) in some.items()) + ".")
     return "\n".join([*head, *lines])
 
 
@@ -337,12 +384,12 @@ def _how(found: Results, command: str) -> str:
 # ---- Pictures --------------------------------------------------------------------------------------------------------
 
 
-_SHOWN = "df", "ddf", "ds"  # the models whose samples and learning curves are shown
-
-
 def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet]) -> str:
-    first = {model: found.of(row, model)[0] for model in found.models(row) if model in _SHOWN}
-    shown = {model: run for model, run in first.items() if run.samples is not None}
+    shown = {}
+    for model in ("df", "ddf", "sp" if found.of(row, "sp") else "ds"):  # the latter two have the same nets
+        runs = sorted((run for run in found.of(row, model) if run.samples is not None), key=lambda run: run.test_bits)
+        if runs:
+            shown[model] = runs[(len(runs) - 1) // 2]
     if not shown:
         return ""
     source = data.get(ROWS[row].data)
@@ -363,7 +410,8 @@ def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet
         else:
             map_grids(maps, CITYSCAPES_CLASSES.colors, picture, CITYSCAPES_CLASSES.names, columns=4)
     curves = {f"{MODELS[model]}, seed {run.seed}": run.curves for model, run in shown.items() if run.curves}
-    lines = [f"## {ROWS[row].title}", "", f"![samples]({picture.name})"]
+    median = ", of the run with the median test score" if len(found.of(row, "ddf")) > 2 else ""
+    lines = [f"## {ROWS[row].title}", "", f"Samples{median}:", "", f"![samples]({picture.name})"]
     if curves:
         learning_curves(curves, folder / f"{row}-curves.png")
         lines += [
@@ -379,34 +427,58 @@ def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet
 # ---- Statistics ------------------------------------------------------------------------------------------------------
 
 
+# The 97.5 % quantiles of Student's t distribution, by degrees of freedom.
+_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+_NORMAL_QUANTILE = 1.96
+
+
 @dataclass(frozen=True)
 class Difference:
     """A mean difference with its 95 % confidence interval.
 
     Arguments:
         mean: The mean.
-        margin: Half the width of the interval.
+        margin: Half the width of the interval; None if a single seed does not determine it.
     """
 
     mean: float
-    margin: float
+    margin: float | None
 
     def __str__(self) -> str:
-        return f"{self.mean:+.5f} ± {self.margin:.5f}"
+        return f"{self.mean:+.4f}" if self.margin is None else f"{self.mean:+.5f} ± {self.margin:.5f}"
 
 
-def paired_difference(first: Sequence[Result], second: Sequence[Result]) -> Difference | None:
-    """Return the first score minus the second, paired by test sample; None if per-sample scores are missing.
+def score_difference(first: Sequence[Result], second: Sequence[Result], shared: bool = False) -> Difference:
+    """Return the first test score minus the second, with an interval for the choice of seeds and of test samples.
 
-    The bits of each test sample are averaged over the seeds of each experiment. The interval accounts for the choice
-    of test samples, but not for the choice of seeds.
+    The scores are paired by test sample if both record the scores of samples.
+
+    Arguments:
+        first: The runs of an experiment, one for each seed.
+        second: The runs of another one.
+        shared: Whether runs with the same seed share their nets, and are therefore paired too.
     """
-    parts = [[run.sample_bits for run in runs if run.sample_bits is not None] for runs in (first, second)]
-    complete = all(len(part) == len(runs) for part, runs in zip(parts, (first, second), strict=True))
-    if not complete or not all(parts) or len({len(bits) for part in parts for bits in part}) > 1:
-        return None
-    gap = np.stack(parts[0]).astype(np.float64).mean(axis=0) - np.stack(parts[1]).astype(np.float64).mean(axis=0)
-    return Difference(float(gap.mean()), 1.96 * float(gap.std(ddof=1)) / len(gap) ** 0.5)
+    scores = [[run.test_bits for run in runs] for runs in (first, second)]
+    gap = mean(scores[0]) - mean(scores[1])
+    if shared:
+        other = {run.seed: run.test_bits for run in second}
+        gaps = [run.test_bits - other[run.seed] for run in first if run.seed in other]
+        freedom = len(gaps) - 1
+        by_seed = stdev(gaps) / len(gaps) ** 0.5 if freedom > 0 else 0.0
+    else:
+        freedom = sum(len(part) - 1 for part in scores)
+        squares = sum((score - mean(part)) ** 2 for part in scores for score in part)
+        by_seed = (squares / freedom * sum(1 / len(part) for part in scores)) ** 0.5 if freedom > 0 else 0.0
+    if freedom <= 0:
+        return Difference(gap, None)
+    bits = [[run.sample_bits for run in runs if run.sample_bits is not None] for runs in (first, second)]
+    complete = all(len(part) == len(runs) for part, runs in zip(bits, (first, second), strict=True))
+    if complete and len({len(one) for part in bits for one in part}) == 1:
+        paired = np.stack(bits[0]).astype(np.float64).mean(axis=0) - np.stack(bits[1]).astype(np.float64).mean(axis=0)
+        by_sample = float(paired.std(ddof=1)) / len(paired) ** 0.5
+    else:
+        by_sample = sum(mean(run.test_error for run in runs) ** 2 for runs in (first, second)) ** 0.5
+    return Difference(gap, float(np.hypot(_QUANTILES[min(freedom, 10)] * by_seed, _NORMAL_QUANTILE * by_sample)))
 
 
 def _published(name: str, model: str) -> str:

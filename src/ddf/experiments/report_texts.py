@@ -1,6 +1,18 @@
 """The prose of the report."""
 
-__all__ = ["AUTHORS", "CATEGORIES", "CHANGES", "FAITHFUL_FLOWS", "HEAD", "NOTES", "PREDICTIONS"]
+__all__ = [
+    "AUTHORS",
+    "CATEGORIES",
+    "CHANGES",
+    "FAITHFUL_FLOWS",
+    "HEAD",
+    "MEASURED_TIMES",
+    "NOTES",
+    "OBSERVATIONS",
+    "PREDICTIONS",
+    "PREDICTIONS_HEAD",
+    "RUN_TIMES",
+]
 
 HEAD = """# Results
 
@@ -14,13 +26,18 @@ FAITHFUL_FLOWS = """\
 exception: split priors factor out the part that the coupling has transformed, as in the authors' code. Only the rows
 "in the order of appendix C" factor out the part that appendix C names. On MNIST, faithful nets are trained for at most
 8 epochs and would improve further with longer training; the authors' commands train for 100 epochs. "Ours" are our own
-presets, with nets of the same size. Scores are averaged over three seeds unless a different number of seeds is given in
-parentheses.
+presets: their nets have the same depth and width, but those of flows without split priors have more inputs and
+therefore up to a third more parameters. Scores are averaged over three seeds unless a different number of seeds is
+given in parentheses.
 
 "Base alone" models all symbols as independent. Where a Discrete Flow has the same score, its couplings have learned
-nothing. This is the case for the faithful Discrete Flows without split priors and for two of our three runs on
-Cityscapes without split priors. (Our Cityscapes presets are also trained on mirrored maps, which worsens the score of
-the base alone.)"""
+nothing. (Our Cityscapes presets are also trained on mirrored maps, which worsens the score of the base alone.)"""
+
+OBSERVATIONS = """\
+The faithful Discrete Flows without split priors, and two of our three runs on Cityscapes without split priors, have
+learned nothing. The published score of the Discrete Flow on 8 Gaussians (5.05) is therefore not reproduced by the
+settings in the paper; ours, with tanh instead of ReLU and shifts without scaling, is better. On Cityscapes, the
+published score of the Discrete Flow (1.46) is worse than that of independent symbols."""
 
 AUTHORS = """\
 The authors' repository, alex-lindt/Discrete-Denoising-Flows (we read the fork inouye-lab/Discrete-Denoising-Flows,
@@ -50,18 +67,26 @@ split priors. The last rows show such a flow, "five steps": first with its five 
 their place, which code the ranks according to the net's confidence instead of leaving them to a base of independent
 symbols.
 
-Each difference is relative to the first row for the same data, paired by test sample (averaged over seeds), and given
-with a 95 % confidence interval, which is omitted where the scores of individual samples were not recorded. The interval
-accounts for the choice of test samples but not for the choice of seeds; the Cityscapes test maps come from only three
-cities. Times are minima over seeds, because some runs shared a device. The time per sample is measured on a batch of 32
-samples.
+The flows of denoising splits have the same trained nets as the flows of split priors, with the same seeds. Only the
+coding differs: counts on validation data correct the probabilities of the split priors. The test maps of Cityscapes
+show other cities than the validation maps, and whether the corrections apply to them is part of the comparison."""
 
-| data | model | nets | parameters | test | difference | training time | time per sample |
-|---|---|---|---|---|---|---|---|"""
+PREDICTIONS_HEAD = """\
+| data | model | nets | parameters | test | difference from the first row | from split priors only | training time \
+| time per sample |
+|---|---|---|---|---|---|---|---|---|"""
+
+MEASURED_TIMES = """\
+Times are measured with one flow alone on one {device}: those of training consist of the optimizer steps only; those of
+sampling are for batches of 32."""
+
+RUN_TIMES = """\
+Times are minima over seeds, because runs may have shared a device; samples are drawn in batches of 32."""
 
 CHANGES = """\
-Differences between test scores are paired by test sample and given with a 95 % confidence interval, which is omitted
-where the scores of individual samples were not recorded."""
+Differences between test scores are given with a 95 % confidence interval, which accounts for the choice of seeds and of
+test samples. Scores are paired by test sample where those of individual samples were recorded; otherwise, the interval
+is wider."""
 
 CATEGORIES = """\
 ## Tables of categories
@@ -72,10 +97,12 @@ Lim and Inouye, 2022): five contiguous folds; scores in nats per sample, mean ±
 MLPs with 256 hidden units. Discrete Flows and denoising flows have four couplings; the flows of split priors or
 denoising splits have one for each column except the first, and therefore more nets on wider tables. Discrete Flows and
 denoising flows use the same number of classes for all columns; the other models use each column's own number of
-classes."""
+classes. A joint table is the table of the relative frequencies of all combinations. The folds are contiguous, and
+Mushroom is sorted, so that parts of it are unlike the training data: a column of two classes can cost more than
+ln 2 = 0.693 nats."""
 
 NOTES = """\
-All runs use Adam (with a learning rate of 0.001 unless noted) and nets of the sizes in the paper's appendices. Split
+All runs use Adam (with a learning rate of 0.001 unless noted) and nets of the depth in the paper's appendices. Split
 priors factor out the transformed part, as in the authors' code, unless a row states otherwise. The published score for
 8 Gaussians is below {optimum:.4f}, the best that one coupling can achieve on unseen data. Cityscapes has 2,500 training
 maps, 475 validation maps (the last of the official training maps, sorted by path) and 500 test maps (the official

@@ -32,6 +32,7 @@ SAMPLES = 32
 
 
 _ARRAYS = ("samples", "sample_bits")
+_MACHINE = {"ddf", "torch", "python", "device"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,32 @@ class Result:
     def to_plain(self) -> dict[str, Any]:
         """Return everything but the arrays."""
         return {key: value for key, value in asdict(self).items() if key not in _ARRAYS}
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times measured with one flow alone on a device, by `"row model"`.
+
+    Arguments:
+        device: The device.
+        steps: The seconds of an optimizer step of each part.
+        samples: The seconds per sample.
+    """
+
+    device: str
+    steps: dict[str, list[float]]
+    samples: dict[str, float]
+
+
+def read_times(folder: Path) -> Times | None:
+    """Read the times that `benchmarks/flow_times.py` wrote to a folder of runs; None if there are none."""
+    path = folder / "times.json"
+    if not path.exists():
+        return None
+    try:
+        return Times(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} is invalid ({error}); delete it") from error
 
 
 def load_data(
@@ -219,11 +246,14 @@ def read_result(place: Path) -> Result:
             with (place / "samples.npz").open("rb") as raw, np.load(raw) as file:
                 arrays = {name: file[name] for name in file}
         result = Result(**plain, **arrays)
-        if (result.row, result.model) not in EXPERIMENTS or not isfinite(result.test_bits):
-            raise ValueError(f"invalid result: {result.row} {result.model} with {result.test_bits} bits")
-    except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        found = result.row, result.model, f"seed-{result.seed}"
+        if found != place.parts[-3:]:
+            raise ValueError(f"it is the result of {' '.join(found)}")
+        if found[:2] not in EXPERIMENTS or not isfinite(result.test_bits) or not result.machine.keys() >= _MACHINE:
+            raise ValueError(f"{result.test_bits} bits on {result.machine}")
+    except (ValueError, TypeError, AttributeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"the result in {place} is damaged ({error}); delete that folder and run the experiment again"
+            f"the result in {place} is invalid ({error}); delete that folder and run the experiment again"
         ) from error
     return result
 

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from ddf.layers.layer import Layer
 from ddf.layers.partition import ChannelSplit, Partition
-from ddf.logits import impossible_classes, mask_classes
+from ddf.logits import checked_limits, impossible_classes, mask_classes
 from ddf.nets.stable import PER_NAT, evaluation_mode, stable_logits
 from ddf.shapes import Shape
 
@@ -51,7 +51,7 @@ class Conditional(Layer):
         self.net = net
         self.partition = ChannelSplit() if partition is None else partition
         self.num_classes = int(classes)
-        self.limits = None if limits is None else tuple(limits)
+        self.limits = checked_limits(limits, self.num_classes)
         self.register_buffer("impossible", impossible_classes(self.limits, self.num_classes), persistent=False)
 
     # ---- The two parts: what is given, and the target

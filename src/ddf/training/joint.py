@@ -1,9 +1,9 @@
 """Joint training, end to end: how Discrete Flows are trained."""
 
-__all__ = ["train_jointly"]
+__all__ = ["Relaxed", "joint_loss", "train_jointly"]
 
 from collections.abc import Iterator
-from math import log, prod
+from math import log
 from typing import Any
 
 import torch
@@ -28,13 +28,14 @@ class Relaxed(nn.Module):
         return relaxed_log_prob(self.flow, x, self.power)
 
 
+def joint_loss(relaxed: nn.Module, x: Tensor) -> Tensor:
+    """Return the relaxed bits per dimension."""
+    bits: Tensor = relaxed(x).mean() / (-log(2) * x[0].numel())
+    return bits
+
+
 def train_jointly(flow: Flow, train: Cache, validation: Cache, session: Session) -> list[dict[str, Any]]:
     """Train all layers and the base together, with straight-through gradients."""
-    dimensions = prod(train.shape)
-
-    def loss(relaxed: nn.Module, x: Tensor) -> Tensor:
-        return relaxed(x).mean() / (-log(2) * dimensions)
-
     if all(part.frozen for part in flow.parts()):
         return []
     finished = session.run.finished(0)
@@ -43,7 +44,7 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, session: Session)
             # Untrained couplings do nothing, so the best initial base is that of the data itself.
             counts = session.processes.sum(flow.base.count(_carried(flow, train)))
             flow.base.set_counts(counts, session.config.smoothing)
-        task = Task(0, "all layers", Relaxed(flow, session.config.relaxation), loss)
+        task = Task(0, "all layers", Relaxed(flow, session.config.relaxation), joint_loss)
         facts = optimize(task, train, validation, session)
         session.run.finish(0, flow.state_dict(), facts)
     else:

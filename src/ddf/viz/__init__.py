@@ -1,9 +1,9 @@
 """Pictures of label maps, samples, results and explanations. Most need matplotlib."""
 
 __all__ = [
-    "bars",
     "causal_explanation",
     "colors_of",
+    "dots",
     "explanation",
     "learning_curves",
     "map_grids",
@@ -13,5 +13,5 @@ __all__ = [
 ]
 
 from ddf.viz.explanations import causal_explanation, explanation, share_of_half
-from ddf.viz.plots import bars, learning_curves, pair_histograms
+from ddf.viz.plots import dots, learning_curves, pair_histograms
 from ddf.viz.sheets import colors_of, map_grids, sheet

@@ -1,7 +1,8 @@
-"""Histograms of pairs of symbols, learning curves and bars."""
+"""Histograms of pairs of symbols, learning curves and groups of dots."""
 
-__all__ = ["bars", "learning_curves", "pair_histograms"]
+__all__ = ["dots", "learning_curves", "pair_histograms"]
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
@@ -40,21 +41,28 @@ def pair_histograms(samples: Mapping[str, Array], num_classes: int, path: str | 
     save_figure(figure, path)
 
 
-def bars(values: Mapping[str, float], label: str, path: str | PathLike[str]) -> None:
-    """Draw horizontal bars, one below the other, each with its value.
+def dots(values: Mapping[str, Sequence[float]], title: str, label: str, path: str | PathLike[str]) -> None:
+    """Draw groups of values as dots, one group below the other, each with its mean.
 
     Arguments:
-        values: Name → value.
+        values: Name of a group → its values.
+        title: The title.
         label: The label of the axis.
         path: The PNG file to write.
     """
-    figure = new_figure(7, 0.8 + 0.34 * len(values))
+    names = [textwrap.fill(name, 44) for name in values]
+    figure = new_figure(7, 1 + 0.17 * sum(1 + len(name.splitlines()) for name in names))
     axes = figure.subplots()
-    drawn = axes.barh(range(len(values)), list(values.values()), color="#4c72b0", height=0.7)
-    axes.bar_label(drawn, fmt="%.4f", padding=3, fontsize=8)
-    axes.set_yticks(range(len(values)), list(values), fontsize=9)
+    for row, group in enumerate(values.values()):
+        mean = sum(group) / len(group)
+        axes.plot(group, [row] * len(group), "o", color="#4c72b0", markersize=4, alpha=0.5, linewidth=0)
+        axes.plot([mean], [row], "|", color="black", markersize=13)
+        axes.annotate(f"{mean:.4f}", (max(group), row), (7, -3), textcoords="offset points", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=9)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.12 * max(values.values()))
+    axes.margins(x=0.12, y=0.1)
+    axes.grid(axis="x", linewidth=0.4)
+    axes.set_title(title, fontsize=10)
     axes.set_xlabel(label, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
