@@ -33,7 +33,6 @@ from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, 
 from ddf.files import atomic_write
 from ddf.viz import dots, learning_curves, map_grids, pair_histograms
 
-
 _PAPER = "https://arxiv.org/abs/2107.11625"  # in the head of every report
 
 
