@@ -348,6 +348,7 @@ def test_the_report_has_all_sections(tmp_path: Path) -> None:
     text = write_report(found, tmp_path, "ddf reproduce", {}).read_text()
     assert "| binary MNIST | Discrete Flow | 0.37 ± 0.01 | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     for heading in (
+        "The denoising flow minus the Discrete Flow",
         "What denoising is for",
         "From faithful to ours: binary MNIST without split priors",
         "From faithful to ours: Cityscapes without split priors",
@@ -365,6 +366,7 @@ def test_the_report_has_all_sections(tmp_path: Path) -> None:
     )
     assert "| binary MNIST | base alone, without layers |  | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "| + mirrored maps | 1.0 M | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.02267 |" in text
+    assert "| binary MNIST | -0.14 | +0.00000 ± 0.02267 | +0.00000 ± 0.02267 |" in text
     assert "| 6 | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "| | plain relaxation | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "paper's flow" not in text

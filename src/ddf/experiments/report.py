@@ -18,7 +18,7 @@ from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
 from ddf.experiments.report_texts import (
     AUTHORS,
     CATEGORIES,
-    CHANGES,
+    CLAIM,
     FAITHFUL_FLOWS,
     HEAD,
     MEASURED_TIMES,
@@ -107,6 +107,7 @@ def write_report(
         HEAD,
         _opening(found),
         AUTHORS if any(found.models(name) for name in FAITHFUL) else "",
+        _claim(found),
         _predictions(found, times),
         *(_ladder(found, name, folder) for name in LADDER),
         _grid(found, H_GRID, "h", "## The number of ranked classes", "h, the number of classes that a coupling ranks"),
@@ -152,6 +153,21 @@ def _opening(found: Results) -> str:
     return "\n".join([*head, *lines, *texts]) if lines else ""
 
 
+def _claim(found: Results) -> str:
+    """Compare the two flows of the paper in every row."""
+    lines = []
+    for name in FAITHFUL:
+        cells = [found.difference(row, row, "ddf", "df") for row in (name, name.removesuffix("-faithful"))]
+        if any(cells):
+            paper = ROWS[name].paper
+            gap = f"{paper['ddf'][0] - paper['df'][0]:+.2f}"
+            lines.append(f"| {ROWS[name].title.removesuffix(', faithful')} | {gap} | {' | '.join(cells)} |")
+    if not lines:
+        return ""
+    head = ["## The denoising flow minus the Discrete Flow", "", CLAIM, ""]
+    return "\n".join([*head, "| data | paper | faithful | ours |", "|---|---|---|---|", *lines])
+
+
 def _predictions(found: Results, times: Times | None) -> str:
     """Compare the uses of a prediction in the rows with split priors."""
     lines = []
@@ -172,7 +188,7 @@ def _predictions(found: Results, times: Times | None) -> str:
     if not lines:
         return ""
     measured = MEASURED_TIMES.format(device=times.device) if times else RUN_TIMES
-    return "\n".join([PREDICTIONS, "", f"{CHANGES} {measured}", "", PREDICTIONS_HEAD, *lines])
+    return "\n".join([PREDICTIONS, "", measured, "", PREDICTIONS_HEAD, *lines])
 
 
 def _times(runs: Sequence[Result], times: Times | None) -> tuple[str, str]:
@@ -212,7 +228,6 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
         f"## From faithful to ours: {title} without split priors",
         "",
         "Each row adds one change to the previous row; the learning-rate schedule and its length count as one.",
-        CHANGES,
         "",
         f"![scores]({data}-ladder.png)",
         "",
@@ -236,7 +251,6 @@ def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what
         heading,
         "",
         f"Cityscapes without split priors, as a function of {what}.",
-        CHANGES,
         "",
         f"| {name} | validation | test | difference from ours |",
         "|---|---|---|---|",
@@ -262,7 +276,6 @@ def _df_ablation(found: Results) -> str:
         "## The Discrete Flow baseline",
         "",
         "Our Discrete Flows without split priors, with one choice changed at a time.",
-        CHANGES,
         "",
         "| data | change | validation | test | difference from ours |",
         "|---|---|---|---|---|",
