@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -15,20 +15,17 @@ from ddf import architectures
 from ddf.architectures import Channel, lattice_split
 from ddf.cli.main import main
 from ddf.data import DataSet, EightGaussians, Resampled
-from ddf.errors import DdfError
 from ddf.experiments import (
     EXPERIMENTS,
     ROWS,
     Experiment,
     category_tables,
     collect,
-    report,
     rows,
     run_experiment,
     write_report,
 )
 from ddf.experiments import results as runs
-from ddf.experiments.results import Result
 from ddf.layers import ChannelSplit, DenoisingCoupling, ModularCoupling, Shuffle
 from ddf.layers.layer import Rearrangement
 from ddf.spec import DenoisingCouplingSpec, DenseNetSpec, FlowSpec, MLPSpec, ModularCouplingSpec, SplitPriorSpec
@@ -250,130 +247,6 @@ def test_a_small_row_from_training_to_report(tmp_path: Path, monkeypatch: pytest
     assert len(json.loads((written.parent / "results.json").read_text())) == 4
 
 
-def fake(row: str, model: str, seed: int, bits: float, sample_bits: np.ndarray | None = None) -> Result:
-    """Return a made-up result."""
-    experiment = EXPERIMENTS[row, model]
-    return Result(
-        row=row,
-        model=model,
-        seed=seed,
-        test_bits=bits,
-        test_error=0.001,
-        validation_bits=bits + 0.01,
-        parameters=1_000_000,
-        train_seconds=60.0,
-        parts=[],
-        curves={},
-        machine={"ddf": "0", "torch": "0", "python": "0", "device": "none"},
-        settings=replace(experiment.config, seed=seed).to_plain(),
-        spec=json.loads(experiment.spec.to_json()),
-        layers={"2 SplitPrior": bits / 2, "base": bits / 2},
-        sample_bits=sample_bits,
-    )
-
-
-def test_differences_are_paired_by_test_sample() -> None:
-    """Hard samples are hard for both models, so the difference is more precise than the scores."""
-    generator = np.random.default_rng(0)
-    hard = generator.random(400)
-    gaps = generator.normal(-0.01, 0.002, 400)
-    first = [fake("mnist-split", "ds", seed, (hard + gaps).mean(), hard + gaps) for seed in range(3)]
-    second = [fake("mnist-split", "df", seed, hard.mean(), hard) for seed in range(3)]
-    found = report.score_difference(first, second)
-    assert found.mean == pytest.approx(gaps.mean())
-    assert found.margin == pytest.approx(1.96 * gaps.std(ddof=1) / 20)
-    assert re.fullmatch(r"-0\.0\d+ ± 0\.000\d\d", str(found))
-    without = [fake("mnist-split", "df", seed, hard.mean()) for seed in range(3)]
-    assert report.score_difference(first, without).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
-    assert report.score_difference(first, [*second, without[0]]).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
-    assert str(report.score_difference(first[:1], second[:1])) == f"{gaps.mean():+.4f}"
-
-
-def test_intervals_of_differences_cover_the_truth() -> None:
-    """With three seeds of each model, the interval covers the true difference 95 % of the time."""
-    generator = np.random.default_rng(0)
-    covered = {"seeds": 0, "samples": 0, "shared": 0}
-    for _ in range(400):
-        hard = generator.normal(0, 1, 300)
-        for case in covered:
-            by_seed, by_sample = {"samples": (0.0, 0.05), "seeds": (0.02, 0.001), "shared": (0.002, 0.01)}[case]
-            nets = generator.normal(0, 0.1, 3) if case == "shared" else np.zeros(3)
-            parts = []
-            for model, shift in (("ds", -0.3), ("sp", 0.0)):
-                own = hard + generator.normal(shift, by_sample, 300)
-                bits = [own + nets[seed] + generator.normal(0, by_seed) for seed in range(3)]
-                parts.append([fake("mnist-split", model, seed, bits[seed].mean(), bits[seed]) for seed in range(3)])
-            found = report.score_difference(parts[0], parts[1], shared=case == "shared")
-            assert found.margin is not None
-            covered[case] += abs(found.mean + 0.3) <= found.margin
-    assert all(0.92 < count / 400 < 0.99 for count in covered.values()), covered
-
-
-def test_a_report_replaces_only_reports(tmp_path: Path) -> None:
-    found = [fake("mnist", "ddf", 0, 0.2)]
-    write_report(found, tmp_path, "ddf reproduce", {})
-    write_report(found, tmp_path, "ddf reproduce", {})
-    (tmp_path / "README.md").write_text("# Results\n\nMine.\n")
-    with pytest.raises(ValueError, match=r"README.md is not a report of this command"):
-        write_report(found, tmp_path, "ddf reproduce", {})
-    assert main(["reproduce", "eight-gaussians", "--report", str(tmp_path), "--runs", str(tmp_path / "runs")]) == 1
-    assert (tmp_path / "README.md").read_text() == "# Results\n\nMine.\n"
-
-
-def test_observations_need_the_runs(tmp_path: Path) -> None:
-    found = [fake(row, model, seed, 0.3) for row, model in EXPERIMENTS for seed in range(3)]
-    assert "learned nothing. The published score" in write_report(found, tmp_path, "", {}).read_text()
-    part = [run for run in found if (run.row, run.model, run.seed) != ("mnist", "df", 2)]
-    assert "learned nothing. The published score" not in write_report(part, tmp_path, "", {}).read_text()
-
-
-def test_measured_times_replace_those_of_the_runs(tmp_path: Path) -> None:
-    parts = [{"steps": 1000}, {"steps": 3000}]
-    found = [replace(fake("mnist-split", model, 0, 0.3), parts=parts) for model in ("df", "sp")]
-    assert "| 60 s |" in write_report(found, tmp_path, "", {}).read_text()
-    keys = ("mnist-split df", "mnist-split sp")
-    times = runs.Times("chip", {key: [0.005, 0.01] for key in keys}, dict.fromkeys(keys, 0.0125))
-    (tmp_path / "times.json").write_text(json.dumps(asdict(times)))
-    text = write_report(found, tmp_path, "", {}, times=runs.read_times(tmp_path)).read_text()
-    assert "| 35 s | 12.5 ms |" in text
-    assert "one flow alone on one chip" in text
-    (tmp_path / "times.json").write_text('{"device": 1')
-    with pytest.raises(DdfError, match=r"times.json is invalid"):
-        runs.read_times(tmp_path)
-
-
-def test_the_report_has_all_sections(tmp_path: Path) -> None:
-    x = np.linspace(0, 1, 50)
-    found = [fake(row, model, seed, 0.3 + seed / 100, x + seed) for row, model in EXPERIMENTS for seed in range(3)]
-    text = write_report(found, tmp_path, "ddf reproduce", {}).read_text()
-    assert "| binary MNIST | Discrete Flow | 0.37 ± 0.01 | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
-    for heading in (
-        "The denoising flow minus the Discrete Flow",
-        "What denoising is for",
-        "From faithful to ours: binary MNIST without split priors",
-        "From faithful to ours: Cityscapes without split priors",
-        "The number of ranked classes",
-        "The number of couplings",
-        "The Discrete Flow baseline",
-        "Bits by layer",
-        "All experiments",
-        "What differs from the paper",
-    ):
-        assert f"\n## {heading}\n" in text
-    assert (
-        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.00000 ± 0.02267 "
-        "| +0.00000 ± 0.00000 | 60 s |" in text
-    )
-    assert "| binary MNIST | base alone, without layers |  | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
-    assert "| + mirrored maps | 1.0 M | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.02267 |" in text
-    assert "| binary MNIST | -0.14 | +0.00000 ± 0.02267 | +0.00000 ± 0.02267 |" in text
-    assert "| 6 | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
-    assert "| | plain relaxation | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
-    assert "paper's flow" not in text
-    for picture in re.findall(r"\]\((\S+\.png)\)", text):
-        assert (tmp_path / picture).stat().st_size > 1000
-
-
 @pytest.mark.parametrize("data", rows.LADDER)
 def test_each_step_of_the_ladder_makes_one_change(data: str) -> None:
     steps = [EXPERIMENTS[row, "ddf"] for row in rows.LADDER[data]]
@@ -422,19 +295,6 @@ def test_repeated_epochs_count_once(tmp_path: Path) -> None:
     entries = [{"layer": name, "epoch": epoch, "validation_bits": bits} for name, epoch, bits in lines]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, [*entries, {"done": True}])))
     assert runs._curves(tmp_path / "metrics.jsonl") == {"a": [5.0, 4.5, 3.0], "b": [2.0]}
-
-
-def test_maps_are_drawn_in_their_colors(tmp_path: Path) -> None:
-    from PIL import Image
-
-    from ddf.viz import map_grids
-
-    colors = ((255, 0, 0), (0, 0, 255))
-    maps = {"left": np.zeros((3, 1, 4, 8), np.uint8), "right": np.ones((5, 1, 4, 8), np.uint8)}
-    map_grids(maps, colors, tmp_path / "x.png", names=("red", "blue"))
-    pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB")).reshape(-1, 3)
-    for color in colors:
-        assert (pixels == color).all(1).sum() > 1000
 
 
 # ---- The command -----------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def log_probs(symbols: Tensor, logits: Tensor) -> Tensor:
 
 
 def checked_limits(limits: Iterable[int] | None, num_classes: int) -> tuple[int, ...] | None:
-    """Return the numbers of classes of channels as a tuple of Python integers; None if there are no limits."""
+    """Check the number of classes of each channel and return them as a tuple; None means no limits."""
     if limits is None:
         return None
     try:

@@ -1,10 +1,9 @@
 """Write a report on all finished runs: a comparison with the paper, ablations, pictures and commands."""
 
-__all__ = ["Difference", "check_report_folder", "score_difference", "write_report"]
+__all__ = ["check_report_folder", "write_report"]
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -15,6 +14,7 @@ from ddf.data import DataSet, EightGaussians
 from ddf.data.binary_mnist import MNIST_CLASSES
 from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
+from ddf.experiments.differences import score_difference
 from ddf.experiments.report_texts import (
     AUTHORS,
     CATEGORIES,
@@ -23,10 +23,10 @@ from ddf.experiments.report_texts import (
     HEAD,
     MEASURED_TIMES,
     NOTES,
-    OBSERVATIONS,
     PREDICTIONS,
     PREDICTIONS_HEAD,
     RUN_TIMES,
+    UNTRAINED,
 )
 from ddf.experiments.results import SAMPLES, Result, Times, follows
 from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, H_GRID, LADDER, MODELS, ROWS, TABLE
@@ -34,6 +34,7 @@ from ddf.files import atomic_write
 from ddf.viz import dots, learning_curves, map_grids, pair_histograms
 
 _PAPER = "https://arxiv.org/abs/2107.11625"  # in the head of every report
+_LEARNED = 0.01  # how much better than the base alone a flow must be, as a fraction of the score
 
 
 class Results:
@@ -65,14 +66,6 @@ class Results:
         if (row, model) == other or not runs or not others:
             return ""
         return str(score_difference(runs, others, shared={model, other[1]} == {"ds", "sp"}))
-
-    @property
-    def complete(self) -> bool:
-        """Whether all experiments of the opening table have run, with the current settings."""
-        wanted = [key for key in EXPERIMENTS if key[0] in (*TABLE, *FAITHFUL) and key[1] in ("base", "df", "ddf")]
-        return all(
-            len(self.of(*key)) >= 3 and all(follows(run, EXPERIMENTS[key]) for run in self.of(*key)) for key in wanted
-        )
 
 
 def write_report(
@@ -149,8 +142,20 @@ def _opening(found: Results) -> str:
                     f"| {found.test(ours, model)} |"
                 )
     head = ["| data | model | paper | authors' code | faithful | ours |", "|---|---|---|---|---|---|"]
-    texts = ["", FAITHFUL_FLOWS, *(["", OBSERVATIONS] if found.complete else [])]
-    return "\n".join([*head, *lines, *texts]) if lines else ""
+    return "\n".join([*head, *lines, "", FAITHFUL_FLOWS, *_untrained(found)]) if lines else ""
+
+
+def _untrained(found: Results) -> list[str]:
+    """List the Discrete Flows that are no better than the base alone."""
+    lines = []
+    for name in dict.fromkeys(row for key in FAITHFUL for row in (key, key.removesuffix("-faithful"))):
+        base, runs = found.of(name, "base"), found.of(name, "df")
+        if base and runs:
+            bound = (1 - _LEARNED) * mean(run.test_bits for run in base)
+            count = sum(run.test_bits > bound for run in runs)
+            if count:
+                lines.append(f"- {ROWS[name].title}: {count} of {len(runs)} runs")
+    return ["", UNTRAINED, "", *lines] if lines else []
 
 
 def _claim(found: Results) -> str:
@@ -436,61 +441,7 @@ def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet
     return "\n".join(lines)
 
 
-# ---- Statistics ------------------------------------------------------------------------------------------------------
-
-
-# The 97.5 % quantiles of Student's t distribution, by degrees of freedom.
-_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
-_NORMAL_QUANTILE = 1.96
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A mean difference with its 95 % confidence interval.
-
-    Arguments:
-        mean: The mean.
-        margin: Half the width of the interval; None if a single seed does not determine it.
-    """
-
-    mean: float
-    margin: float | None
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.4f}" if self.margin is None else f"{self.mean:+.5f} ± {self.margin:.5f}"
-
-
-def score_difference(first: Sequence[Result], second: Sequence[Result], shared: bool = False) -> Difference:
-    """Return the first test score minus the second, with an interval for the choice of seeds and of test samples.
-
-    The scores are paired by test sample if both record the scores of samples.
-
-    Arguments:
-        first: The runs of an experiment, one for each seed.
-        second: The runs of another one.
-        shared: Whether runs with the same seed share their nets, and are therefore paired too.
-    """
-    scores = [[run.test_bits for run in runs] for runs in (first, second)]
-    gap = mean(scores[0]) - mean(scores[1])
-    if shared:
-        other = {run.seed: run.test_bits for run in second}
-        gaps = [run.test_bits - other[run.seed] for run in first if run.seed in other]
-        freedom = len(gaps) - 1
-        by_seed = stdev(gaps) / len(gaps) ** 0.5 if freedom > 0 else 0.0
-    else:
-        freedom = sum(len(part) - 1 for part in scores)
-        squares = sum((score - mean(part)) ** 2 for part in scores for score in part)
-        by_seed = (squares / freedom * sum(1 / len(part) for part in scores)) ** 0.5 if freedom > 0 else 0.0
-    if freedom <= 0:
-        return Difference(gap, None)
-    bits = [[run.sample_bits for run in runs if run.sample_bits is not None] for runs in (first, second)]
-    complete = all(len(part) == len(runs) for part, runs in zip(bits, (first, second), strict=True))
-    if complete and len({len(one) for part in bits for one in part}) == 1:
-        paired = np.stack(bits[0]).astype(np.float64).mean(axis=0) - np.stack(bits[1]).astype(np.float64).mean(axis=0)
-        by_sample = float(paired.std(ddof=1)) / len(paired) ** 0.5
-    else:
-        by_sample = sum(mean(run.test_error for run in runs) ** 2 for runs in (first, second)) ** 0.5
-    return Difference(gap, float(np.hypot(_QUANTILES[min(freedom, 10)] * by_seed, _NORMAL_QUANTILE * by_sample)))
+# ---- Formatting ------------------------------------------------------------------------------------------------------
 
 
 def _published(name: str, model: str) -> str:

@@ -1,0 +1,160 @@
+"""The report: tables, intervals of differences, statements that follow from the runs, pictures."""
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddf.cli.main import main
+from ddf.errors import DdfError
+from ddf.experiments import EXPERIMENTS, write_report
+from ddf.experiments.differences import score_difference
+from ddf.experiments.results import Result, Times, read_times
+
+
+def fake(row: str, model: str, seed: int, bits: float, sample_bits: np.ndarray | None = None) -> Result:
+    """Return a made-up result."""
+    experiment = EXPERIMENTS[row, model]
+    return Result(
+        row=row,
+        model=model,
+        seed=seed,
+        test_bits=bits,
+        test_error=0.001,
+        validation_bits=bits + 0.01,
+        parameters=1_000_000,
+        train_seconds=60.0,
+        parts=[],
+        curves={},
+        machine={"ddf": "0", "torch": "0", "python": "0", "device": "none"},
+        settings=replace(experiment.config, seed=seed).to_plain(),
+        spec=json.loads(experiment.spec.to_json()),
+        layers={"2 SplitPrior": bits / 2, "base": bits / 2},
+        sample_bits=sample_bits,
+    )
+
+
+def test_differences_are_paired_by_test_sample() -> None:
+    """Hard samples are hard for both models, so the difference is more precise than the scores."""
+    generator = np.random.default_rng(0)
+    hard = generator.random(400)
+    gaps = generator.normal(-0.01, 0.002, 400)
+    first = [fake("mnist-split", "ds", seed, (hard + gaps).mean(), hard + gaps) for seed in range(3)]
+    second = [fake("mnist-split", "df", seed, hard.mean(), hard) for seed in range(3)]
+    found = score_difference(first, second)
+    assert found.mean == pytest.approx(gaps.mean())
+    assert found.margin == pytest.approx(1.96 * gaps.std(ddof=1) / 20)
+    assert re.fullmatch(r"-0\.0\d+ ± 0\.000\d\d", str(found))
+    without = [fake("mnist-split", "df", seed, hard.mean()) for seed in range(3)]
+    assert score_difference(first, without).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
+    assert score_difference(first, [*second, without[0]]).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
+    assert str(score_difference(first[:1], second[:1])) == f"{gaps.mean():+.4f}"
+
+
+def test_intervals_of_differences_cover_the_truth() -> None:
+    """With three seeds of each model, the interval covers the true difference 95 % of the time."""
+    generator = np.random.default_rng(0)
+    covered = {"seeds": 0, "samples": 0, "shared": 0}
+    for _ in range(400):
+        hard = generator.normal(0, 1, 300)
+        for case in covered:
+            by_seed, by_sample = {"samples": (0.0, 0.05), "seeds": (0.02, 0.001), "shared": (0.002, 0.01)}[case]
+            nets = generator.normal(0, 0.1, 3) if case == "shared" else np.zeros(3)
+            parts = []
+            for model, shift in (("ds", -0.3), ("sp", 0.0)):
+                own = hard + generator.normal(shift, by_sample, 300)
+                bits = [own + nets[seed] + generator.normal(0, by_seed) for seed in range(3)]
+                parts.append([fake("mnist-split", model, seed, bits[seed].mean(), bits[seed]) for seed in range(3)])
+            found = score_difference(parts[0], parts[1], shared=case == "shared")
+            assert found.margin is not None
+            covered[case] += abs(found.mean + 0.3) <= found.margin
+    assert all(0.92 < count / 400 < 0.99 for count in covered.values()), covered
+
+
+def test_a_report_replaces_only_reports(tmp_path: Path) -> None:
+    found = [fake("mnist", "ddf", 0, 0.2)]
+    write_report(found, tmp_path, "ddf reproduce", {})
+    write_report(found, tmp_path, "ddf reproduce", {})
+    (tmp_path / "README.md").write_text("# Results\n\nMine.\n")
+    with pytest.raises(ValueError, match=r"README.md is not a report of this command"):
+        write_report(found, tmp_path, "ddf reproduce", {})
+    assert main(["reproduce", "eight-gaussians", "--report", str(tmp_path), "--runs", str(tmp_path / "runs")]) == 1
+    assert (tmp_path / "README.md").read_text() == "# Results\n\nMine.\n"
+
+
+def test_flows_that_learned_nothing_are_listed(tmp_path: Path) -> None:
+    """A Discrete Flow is compared with the base alone in the same row, run by run."""
+    scores = {"mnist": (0.2, 0.397, 0.41), "cityscapes": (0.39, 0.39, 0.39), "mnist-faithful": (0.4, 0.4, 0.4)}
+    found = [fake(row, "base", 0, 0.4) for row in scores]
+    found += [fake(row, "df", seed, bits) for row, runs in scores.items() for seed, bits in enumerate(runs)]
+    lines = write_report(found, tmp_path, "", {}).read_text().splitlines()
+    assert [line for line in lines if line.endswith(" runs")] == [
+        "- binary MNIST, faithful: 3 of 3 runs",
+        "- binary MNIST: 2 of 3 runs",
+    ]
+    assert "learned nothing" in "".join(lines)
+    found = [fake("mnist", "base", 0, 0.4), fake("mnist", "df", 0, 0.2)]
+    assert "learned nothing" not in write_report(found, tmp_path, "", {}).read_text()
+
+
+def test_measured_times_replace_those_of_the_runs(tmp_path: Path) -> None:
+    parts = [{"steps": 1000}, {"steps": 3000}]
+    found = [replace(fake("mnist-split", model, 0, 0.3), parts=parts) for model in ("df", "sp")]
+    assert "| 60 s |" in write_report(found, tmp_path, "", {}).read_text()
+    keys = ("mnist-split df", "mnist-split sp")
+    times = Times("chip", {key: [0.005, 0.01] for key in keys}, dict.fromkeys(keys, 0.0125))
+    (tmp_path / "times.json").write_text(json.dumps(asdict(times)))
+    text = write_report(found, tmp_path, "", {}, times=read_times(tmp_path)).read_text()
+    assert "| 35 s | 12.5 ms |" in text
+    assert "one flow alone on one chip" in text
+    (tmp_path / "times.json").write_text('{"device": 1')
+    with pytest.raises(DdfError, match=r"times.json is invalid"):
+        read_times(tmp_path)
+
+
+def test_the_report_has_all_sections(tmp_path: Path) -> None:
+    x = np.linspace(0, 1, 50)
+    found = [fake(row, model, seed, 0.3 + seed / 100, x + seed) for row, model in EXPERIMENTS for seed in range(3)]
+    text = write_report(found, tmp_path, "ddf reproduce", {}).read_text()
+    assert "| binary MNIST | Discrete Flow | 0.37 ± 0.01 | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
+    for heading in (
+        "The denoising flow minus the Discrete Flow",
+        "What denoising is for",
+        "From faithful to ours: binary MNIST without split priors",
+        "From faithful to ours: Cityscapes without split priors",
+        "The number of ranked classes",
+        "The number of couplings",
+        "The Discrete Flow baseline",
+        "Bits by layer",
+        "All experiments",
+        "What differs from the paper",
+    ):
+        assert f"\n## {heading}\n" in text
+    assert (
+        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.00000 ± 0.02267 "
+        "| +0.00000 ± 0.00000 | 60 s |" in text
+    )
+    assert "| binary MNIST | base alone, without layers |  | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
+    assert "| + mirrored maps | 1.0 M | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.02267 |" in text
+    assert "| binary MNIST | -0.14 | +0.00000 ± 0.02267 | +0.00000 ± 0.02267 |" in text
+    assert "| 6 | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
+    assert "| | plain relaxation | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
+    assert "paper's flow" not in text
+    for picture in re.findall(r"\]\((\S+\.png)\)", text):
+        assert (tmp_path / picture).stat().st_size > 1000
+
+
+def test_maps_are_drawn_in_their_colors(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from ddf.viz import map_grids
+
+    colors = ((255, 0, 0), (0, 0, 255))
+    maps = {"left": np.zeros((3, 1, 4, 8), np.uint8), "right": np.ones((5, 1, 4, 8), np.uint8)}
+    map_grids(maps, colors, tmp_path / "x.png", names=("red", "blue"))
+    pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB")).reshape(-1, 3)
+    for color in colors:
+        assert (pixels == color).all(1).sum() > 1000
