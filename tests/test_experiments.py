@@ -311,8 +311,10 @@ def test_reproduce_names_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["reproduce", "mnist-split-h1", "--faithful"]) == 2
     assert "row 'mnist-split-h1-faithful' does not exist; choose from eight-gaussians-f" in capsys.readouterr().err
     assert main(["reproduce", "--seeds", "0"]) == 2
-    assert main(["reproduce", "cityscapes-split-h1", "--model", "df"]) == 2
-    capsys.readouterr()
+    assert main(["reproduce", "cityscapes-h1", "--model", "df"]) == 2
+    assert "cityscapes-h1 has no experiment with --model df" in capsys.readouterr().err
+    assert main(["reproduce", "eight-gaussians", "cityscapes-split", "--model", "sp", "--runs", str(tmp_path)]) == 1
+    assert "ddf: eight-gaussians: no experiment with --model sp" in capsys.readouterr().err
     # Missing data is an error before anything is trained.
     assert main(["reproduce", "eight-gaussians", "cityscapes", "--runs", str(tmp_path)]) == 1
     assert not list(tmp_path.glob("*/*/*/run"))

@@ -157,19 +157,24 @@ def _chosen(options: argparse.Namespace) -> "list[Experiment]":
     names = options.rows or list(FAITHFUL if options.faithful else TABLE)
     models = {None: ["base", "df", "ddf"], "all": list(MODELS)}.get(options.model, [options.model])
     chosen: dict[tuple[str, str], None] = {}
+    missing: list[str] = []
     for name in names:
         row = f"{name}-faithful" if options.faithful and name not in FAITHFUL else name
         if row in ROWS:
-            chosen |= dict.fromkeys((row, model) for model in models if (row, model) in EXPERIMENTS)
+            found = [(row, model) for model in models if (row, model) in EXPERIMENTS]
         elif name not in GROUPS:
             choices = FAITHFUL if options.faithful else (*GROUPS, *ROWS)
             raise UsageError(f"row {row!r} does not exist; choose from {', '.join(choices)}")
         elif options.faithful:
             raise UsageError(f"--faithful does not apply to {name}")
         else:
-            chosen |= dict.fromkeys(key for key in GROUPS[name] if options.model is None or key[1] in models)
+            found = [key for key in GROUPS[name] if options.model is None or key[1] in models]
+        missing += [] if found else [name]
+        chosen |= dict.fromkeys(found)
     if not chosen:
         raise UsageError(f"{', '.join(names)} has no experiment with --model {options.model}")
+    if missing and options.rows:
+        print(f"ddf: {', '.join(missing)}: no experiment with --model {options.model}", file=sys.stderr)
     return [EXPERIMENTS[key] for key in chosen]
 
 
