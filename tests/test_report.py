@@ -11,7 +11,7 @@ import pytest
 from ddf.cli.main import main
 from ddf.errors import DdfError
 from ddf.experiments import EXPERIMENTS, write_report
-from ddf.experiments.differences import score_difference
+from ddf.experiments.differences import Difference, published_difference, score_difference
 from ddf.experiments.results import Result, Times, read_times
 
 
@@ -50,8 +50,27 @@ def test_differences_are_paired_by_test_sample() -> None:
     assert re.fullmatch(r"-0\.0\d+ ± 0\.000\d\d", str(found))
     without = [fake("mnist-split", "df", seed, hard.mean()) for seed in range(3)]
     assert score_difference(first, without).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
-    assert score_difference(first, [*second, without[0]]).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
-    assert str(score_difference(first[:1], second[:1])) == f"{gaps.mean():+.4f}"
+    assert score_difference(first, [*second[:2], without[2]]).margin == pytest.approx(1.96 * 2**0.5 * 0.001)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """What the seed determines affects both models, so the difference is more precise than the scores."""
+    hard = np.linspace(0, 1, 50)
+    first = [fake("mnist-split", "ds", seed, 0.5 + bits, hard + bits) for seed, bits in ((0, 0.3), (1, 0.1), (2, 0.2))]
+    second = [fake("mnist-split", "df", seed, 0.51 + bits, hard + 0.01 + bits) for seed, bits in ((2, 0.2), (0, 0.3))]
+    found = score_difference(first, second)  # runs 0 and 2 are paired; run 1 has no partner
+    assert found.mean == pytest.approx(-0.01)
+    assert found.margin == pytest.approx(0)
+    assert score_difference(first[:1], second).margin is None
+    assert str(score_difference(first[:1], second[1:])) == "-0.0100"
+
+
+def test_margins_have_two_significant_digits() -> None:
+    assert str(Difference(-0.82717, 0.0407)) == "-0.827 ± 0.041"
+    assert str(Difference(0.000314, 0.00048)) == "+0.00031 ± 0.00048"
+    assert str(Difference(-0.3, 0.1201)) == "-0.30 ± 0.12"
+    assert str(Difference(0.3, 0.0000001)) == "+0.30000 ± 0.00000"
+    assert str(published_difference((0.16, 0.01), (0.17, 0.01))) == "-0.010 ± 0.023"
 
 
 def test_intervals_of_differences_cover_the_truth() -> None:
@@ -68,7 +87,7 @@ def test_intervals_of_differences_cover_the_truth() -> None:
                 own = hard + generator.normal(shift, by_sample, 300)
                 bits = [own + nets[seed] + generator.normal(0, by_seed) for seed in range(3)]
                 parts.append([fake("mnist-split", model, seed, bits[seed].mean(), bits[seed]) for seed in range(3)])
-            found = score_difference(parts[0], parts[1], shared=case == "shared")
+            found = score_difference(*parts)
             assert found.margin is not None
             covered[case] += abs(found.mean + 0.3) <= found.margin
     assert all(0.92 < count / 400 < 0.99 for count in covered.values()), covered
@@ -89,13 +108,17 @@ def test_flows_that_learned_nothing_are_listed(tmp_path: Path) -> None:
     """A Discrete Flow is compared with the base alone in the same row, run by run."""
     scores = {"mnist": (0.2, 0.397, 0.41), "cityscapes": (0.39, 0.39, 0.39), "mnist-faithful": (0.4, 0.4, 0.4)}
     found = [fake(row, "base", 0, 0.4) for row in scores]
+    scores["mnist-cold"] = (0.5, 0.2, 0.3)
     found += [fake(row, "df", seed, bits) for row, runs in scores.items() for seed, bits in enumerate(runs)]
     lines = write_report(found, tmp_path, "", {}).read_text().splitlines()
-    assert [line for line in lines if line.endswith(" runs")] == [
-        "- binary MNIST, faithful: 3 of 3 runs",
-        "- binary MNIST: 2 of 3 runs",
+    start = next(number for number, line in enumerate(lines) if "learned nothing" in line)
+    assert [line for line in lines[start:] if line.startswith("- ")][:5] == [
+        "- binary MNIST, faithful: 0.4000, 0.4000, 0.4000",
+        "- binary MNIST, ours: 0.3970, 0.4100 (other runs: 0.2000)",
+        "- binary MNIST: temperature 0.1 instead of 1: 0.5000 (other runs: 0.2000, 0.3000)",
+        "- Cityscapes, in the paper: 1.46 ± 0.00",
+        "- Cityscapes, split priors, in the paper: 0.65 ± 0.03",
     ]
-    assert "learned nothing" in "".join(lines)
     found = [fake("mnist", "base", 0, 0.4), fake("mnist", "df", 0, 0.2)]
     assert "learned nothing" not in write_report(found, tmp_path, "", {}).read_text()
 
@@ -134,12 +157,12 @@ def test_the_report_has_all_sections(tmp_path: Path) -> None:
     ):
         assert f"\n## {heading}\n" in text
     assert (
-        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | **0.3100 ± 0.0100** | +0.00000 ± 0.02267 "
-        "| +0.00000 ± 0.00000 | 60 s |" in text
+        "| binary MNIST, split priors | denoising splits | 4 | 1.0 M | 12 | **0.3100 ± 0.0100** "
+        "| +0.00000 ± 0.00000 | +0.00000 ± 0.00000 | 60 s |" in text
     )
     assert "| binary MNIST | base alone, without layers |  | – | 0.3100 ± 0.0100 | 0.3100 ± 0.0100 |" in text
-    assert "| + mirrored maps | 1.0 M | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.02267 |" in text
-    assert "| binary MNIST | -0.14 | +0.00000 ± 0.02267 | +0.00000 ± 0.02267 |" in text
+    assert "| + mirrored maps | 1.0 M | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 | +0.00000 ± 0.00000 |" in text
+    assert "| binary MNIST | -0.140 ± 0.023 | +0.00000 ± 0.00000 | +0.00000 ± 0.00000 |" in text
     assert "| 6 | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "| | plain relaxation | 0.3200 ± 0.0100 | 0.3100 ± 0.0100 |" in text
     assert "paper's flow" not in text

@@ -14,7 +14,7 @@ from ddf.data import DataSet, EightGaussians
 from ddf.data.binary_mnist import MNIST_CLASSES
 from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
-from ddf.experiments.differences import score_difference
+from ddf.experiments.differences import published_difference, score_difference
 from ddf.experiments.report_texts import (
     AUTHORS,
     CATEGORIES,
@@ -25,13 +25,14 @@ from ddf.experiments.report_texts import (
     NOTES,
     PREDICTIONS,
     PREDICTIONS_HEAD,
+    RANKED,
     RUN_TIMES,
     UNTRAINED,
 )
 from ddf.experiments.results import SAMPLES, Result, Times, follows
 from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, H_GRID, LADDER, MODELS, ROWS, TABLE
 from ddf.files import atomic_write
-from ddf.viz import dots, learning_curves, map_grids, pair_histograms
+from ddf.viz import Curves, dots, learning_curves, map_grids, pair_histograms
 
 _PAPER = "https://arxiv.org/abs/2107.11625"  # in the head of every report
 _LEARNED = 0.01  # how much better than the base alone a flow must be, as a fraction of the score
@@ -65,7 +66,20 @@ class Results:
         runs, others = self.of(row, model), self.of(*other)
         if (row, model) == other or not runs or not others:
             return ""
-        return str(score_difference(runs, others, shared={model, other[1]} == {"ds", "sp"}))
+        return str(score_difference(runs, others))
+
+    def base(self, row: str) -> Result | None:
+        """Return a run of the base alone on the data of a row, and with the same augmentation if there is one."""
+        data = ROWS[row].data
+        for name in (f"{data}-faithful" if row.endswith("-faithful") else data, data):
+            if self.of(name, "base"):
+                return self.of(name, "base")[0]
+        return None
+
+    def learned_nothing(self, run: Result) -> bool:
+        """Return whether a run scores about the same as the base alone, or worse."""
+        base = self.base(run.row)
+        return base is not None and run.test_bits > (1 - _LEARNED) * base.test_bits
 
 
 def write_report(
@@ -103,8 +117,8 @@ def write_report(
         _claim(found),
         _predictions(found, times),
         *(_ladder(found, name, folder) for name in LADDER),
-        _grid(found, H_GRID, "h", "## The number of ranked classes", "h, the number of classes that a coupling ranks"),
-        _grid(found, COUPLINGS, "couplings", "## The number of couplings", "the number of couplings"),
+        _grid(found, H_GRID, "h", "## The number of ranked classes", RANKED),
+        _grid(found, COUPLINGS, "couplings", "## The number of couplings", "the number of couplings."),
         _df_ablation(found),
         _category_tables(tables),
         _layers(found),
@@ -148,13 +162,18 @@ def _opening(found: Results) -> str:
 def _untrained(found: Results) -> list[str]:
     """List the Discrete Flows that are no better than the base alone."""
     lines = []
-    for name in dict.fromkeys(row for key in FAITHFUL for row in (key, key.removesuffix("-faithful"))):
-        base, runs = found.of(name, "base"), found.of(name, "df")
-        if base and runs:
-            bound = (1 - _LEARNED) * mean(run.test_bits for run in base)
-            count = sum(run.test_bits > bound for run in runs)
-            if count:
-                lines.append(f"- {ROWS[name].title}: {count} of {len(runs)} runs")
+    for ours in TABLE:
+        for name in (f"{ours}-faithful", ours, *DF_ABLATION.get(ours, ())):
+            runs = found.of(name, "df")
+            title = f"{ROWS[name].title}, ours" if name == ours else ROWS[name].title
+            failed = [run.test_bits for run in runs if found.learned_nothing(run)]
+            if failed:
+                others = [f"{run.test_bits:.4f}" for run in runs if not found.learned_nothing(run)]
+                rest = f" (other runs: {', '.join(others)})" if others else ""
+                lines.append(f"- {title}: {', '.join(f'{bits:.4f}' for bits in failed)}{rest}")
+            base = found.base(f"{ours}-faithful") if name == ours else None
+            if base and sum(ROWS[ours].paper["df"]) > (1 - _LEARNED) * base.test_bits:
+                lines.append(f"- {ROWS[ours].title}, in the paper: {_published(ours, 'df')}")
     return ["", UNTRAINED, "", *lines] if lines else []
 
 
@@ -164,9 +183,8 @@ def _claim(found: Results) -> str:
     for name in FAITHFUL:
         cells = [found.difference(row, row, "ddf", "df") for row in (name, name.removesuffix("-faithful"))]
         if any(cells):
-            paper = ROWS[name].paper
-            gap = f"{paper['ddf'][0] - paper['df'][0]:+.2f}"
-            lines.append(f"| {ROWS[name].title.removesuffix(', faithful')} | {gap} | {' | '.join(cells)} |")
+            paper = published_difference(ROWS[name].paper["ddf"], ROWS[name].paper["df"])
+            lines.append(f"| {ROWS[name].title.removesuffix(', faithful')} | {paper} | {' | '.join(cells)} |")
     if not lines:
         return ""
     head = ["## The denoising flow minus the Discrete Flow", "", CLAIM, ""]
@@ -174,26 +192,28 @@ def _claim(found: Results) -> str:
 
 
 def _predictions(found: Results, times: Times | None) -> str:
-    """Compare the uses of a prediction in the rows with split priors."""
+    """Compare the uses of a prediction."""
     lines = []
     for row in ("mnist-split", "cityscapes-split", "cityscapes"):
-        models = [model for model in found.models(row) if row != "cityscapes" or model in ("ddf", "ds")]
+        models = [model for model in found.models(row) if model != "base"]
         if not set(models) - {"df", "ddf"}:
             continue
-        title = "Cityscapes, five steps" if row == "cityscapes" else ROWS[row].title
+        title = "Cityscapes, without split priors" if row == "cityscapes" else ROWS[row].title
         for model in models:
             runs = found.of(row, model)
             nets = sum("net" in layer for layer in runs[0].spec["layers"])
             training, sampling = _times(runs, times)
             lines.append(
                 f"| {title} | {MODELS[model]} | {nets} | {runs[0].parameters / 1e6:.1f} M "
-                f"| **{found.test(row, model)}** | {found.difference(row, row, model, models[0])} "
-                f"| {found.difference(row, row, model, 'sp')} | {training} | {sampling} |"
+                f"| {runs[0].settings['max_epochs']} | **{found.test(row, model)}** "
+                f"| {found.difference(row, row, model, models[0])} | {found.difference(row, row, model, 'sp')} "
+                f"| {training} | {sampling} |"
             )
     if not lines:
         return ""
     measured = MEASURED_TIMES.format(device=times.device) if times else RUN_TIMES
-    return "\n".join([PREDICTIONS, "", measured, "", PREDICTIONS_HEAD, *lines])
+    head = PREDICTIONS_HEAD.format(training="optimizer steps" if times else "training")
+    return "\n".join([PREDICTIONS, "", measured, "", head, *lines])
 
 
 def _times(runs: Sequence[Result], times: Times | None) -> tuple[str, str]:
@@ -232,7 +252,8 @@ def _ladder(found: Results, data: str, folder: Path) -> str:
     head = [
         f"## From faithful to ours: {title} without split priors",
         "",
-        "Each row adds one change to the previous row; the learning-rate schedule and its length count as one.",
+        "Each row adds one change to the previous row; training schedules, including their length and the number of",
+        "binarizations, count as one.",
         "",
         f"![scores]({data}-ladder.png)",
         "",
@@ -255,7 +276,7 @@ def _grid(found: Results, rows: Mapping[int, str], name: str, heading: str, what
     head = [
         heading,
         "",
-        f"Cityscapes without split priors, as a function of {what}.",
+        f"Cityscapes without split priors, as a function of {what}",
         "",
         f"| {name} | validation | test | difference from ours |",
         "|---|---|---|---|",
@@ -344,7 +365,8 @@ def _table(found: Results) -> str:
     lines = [
         "## All experiments",
         "",
-        '"Error" is the standard error of the test score of a single run, over test samples.',
+        '"Error" is the standard error of the test score of a single run, over test samples. "Training" is the time of',
+        "the fastest run from data to finished flow; runs may have shared their device with others.",
         "",
         "| data | model | paper | here | seeds | error | validation | parameters | training |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -416,7 +438,8 @@ def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet
         groups["data"] = torch.as_tensor(source["test"]).numpy()
     for model, run in shown.items():
         assert run.samples is not None
-        groups[f"{MODELS[model]}, seed {run.seed}, {run.test_bits:.3f} bits"] = run.samples
+        failed = ", learned nothing" if found.learned_nothing(run) else ""
+        groups[f"{MODELS[model]}, seed {run.seed}, {run.test_bits:.3f} bits{failed}"] = run.samples
     if ROWS[row].data == "eight-gaussians":
         pairs = {title: samples[: SAMPLES * 1000] for title, samples in groups.items()}
         pair_histograms(pairs, EightGaussians.num_classes, picture)
@@ -426,19 +449,39 @@ def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet
             map_grids(maps, MNIST_CLASSES.colors, picture, columns=8)
         else:
             map_grids(maps, CITYSCAPES_CLASSES.colors, picture, CITYSCAPES_CLASSES.names, columns=4)
-    curves = {f"{MODELS[model]}, seed {run.seed}": run.curves for model, run in shown.items() if run.curves}
+    panels = [_curves(found, run) for run in shown.values() if run.curves]
     median = ", of the run with the median test score" if len(found.of(row, "ddf")) > 2 else ""
     lines = [f"## {ROWS[row].title}", "", f"Samples{median}:", "", f"![samples]({picture.name})"]
-    if curves:
-        learning_curves(curves, folder / f"{row}-curves.png")
+    if len({run.seed for run in shown.values()}) < len(shown):
+        lines += ["", "Samples with the same seed are drawn with the same random numbers and can resemble each other."]
+    if ROWS[row].data == "cityscapes":
+        lines += ["", "(The Cityscapes license does not allow us to show its maps.)"]
+    if panels:
+        learning_curves(panels, folder / f"{row}-curves.png")
         lines += [
             "",
-            "Validation score per epoch, of each net on the symbols that it predicts (for a Discrete Flow, of all nets",
-            "together on all symbols).",
+            "Validation score per epoch, of each net on the symbols that it predicts. The nets of a Discrete Flow are",
+            "trained together, and scored on all symbols.",
             "",
             f"![learning curves]({row}-curves.png)",
         ]
     return "\n".join(lines)
+
+
+def _curves(found: Results, run: Result) -> Curves:
+    """Return the learning curves of a run, with names that a reader of the paper understands."""
+    title = f"{MODELS[run.model]}, seed {run.seed}"
+    if list(run.curves) == ["all layers"]:
+        base = found.of(run.row, "base")
+        reference = ("base alone", base[0].validation_bits) if base else None
+        return Curves(title, "validation bits per symbol", run.curves, reference)
+    names = {"DenoisingCoupling": "coupling", "SplitPrior": "split prior", "DenoisingSplit": "denoising split"}
+    curves: dict[str, list[float]] = {}
+    for layer, values in run.curves.items():
+        kind = names.get(layer.split()[-1], layer.split()[-1])
+        number = sum(name.startswith(kind) for name in curves) + 1
+        curves[f"{kind} {number}"] = values
+    return Curves(title, "validation bits per predicted symbol", curves)
 
 
 # ---- Formatting ------------------------------------------------------------------------------------------------------

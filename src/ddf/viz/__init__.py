@@ -1,6 +1,7 @@
 """Pictures of label maps, samples, results and explanations. Most need matplotlib."""
 
 __all__ = [
+    "Curves",
     "causal_explanation",
     "colors_of",
     "dots",
@@ -13,5 +14,5 @@ __all__ = [
 ]
 
 from ddf.viz.explanations import causal_explanation, explanation, share_of_half
-from ddf.viz.plots import dots, learning_curves, pair_histograms
+from ddf.viz.plots import Curves, dots, learning_curves, pair_histograms
 from ddf.viz.sheets import colors_of, map_grids, sheet

@@ -1,9 +1,10 @@
 """Histograms of pairs of symbols, learning curves and groups of dots."""
 
-__all__ = ["dots", "learning_curves", "pair_histograms"]
+__all__ = ["Curves", "dots", "learning_curves", "pair_histograms"]
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 
 import numpy as np
@@ -60,7 +61,7 @@ def dots(values: Mapping[str, Sequence[float]], title: str, label: str, path: st
         axes.annotate(f"{mean:.4f}", (max(group), row), (7, -3), textcoords="offset points", fontsize=8)
     axes.set_yticks(range(len(names)), names, fontsize=9)
     axes.invert_yaxis()
-    axes.margins(x=0.12, y=0.1)
+    axes.margins(x=0.2, y=0.1)  # room for the last number
     axes.grid(axis="x", linewidth=0.4)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(label, fontsize=9)
@@ -69,28 +70,51 @@ def dots(values: Mapping[str, Sequence[float]], title: str, label: str, path: st
     save_figure(figure, path)
 
 
-def learning_curves(curves: Mapping[str, Mapping[str, Sequence[float]]], path: str | PathLike[str]) -> None:
-    """Draw validation scores by epoch, one panel per model.
+@dataclass(frozen=True)
+class Curves:
+    """A panel of learning curves.
 
     Arguments:
-        curves: Title of a panel → name of a net → its bits by epoch.
+        title: Its title.
+        label: The label of the vertical axis.
+        curves: Name → values by epoch. Names that differ only in a number at the end, such as "coupling 1" and
+            "coupling 2", share a line style; those with the same number share a color.
+        reference: The name and the value of a horizontal line.
+    """
+
+    title: str
+    label: str
+    curves: Mapping[str, Sequence[float]]
+    reference: tuple[str, float] | None = None
+
+
+def learning_curves(panels: Sequence[Curves], path: str | PathLike[str]) -> None:
+    """Draw scores by epoch, one panel per model.
+
+    Arguments:
+        panels: The panels.
         path: The PNG file to write.
     """
-    lines = -(-max((len(group) for group in curves.values()), default=0) // 2)
-    figure = new_figure(4.6 * len(curves), 3.3 + 0.2 * lines)
+    lines = -(-max((len(panel.curves) + 1 for panel in panels), default=0) // 2)
+    figure = new_figure(4.6 * len(panels), 3.3 + 0.2 * lines)
     styles = ("-", "--", "-.", ":")
-    for axes, (title, group) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
-        for number, (name, values) in enumerate(group.items()):
-            axes.plot(range(1, len(values) + 1), values, styles[number % 4], linewidth=1.2, label=name)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        kinds = list(dict.fromkeys(name.rstrip("0123456789") for name in panel.curves))
+        for name, values in panel.curves.items():
+            kind = name.rstrip("0123456789")
+            style = {"linestyle": styles[kinds.index(kind) % 4], "color": f"C{int(name.removeprefix(kind) or 1) - 1}"}
+            axes.plot(range(1, len(values) + 1), values, linewidth=1.2, label=name, **style)
+        if panel.reference:
+            axes.axhline(panel.reference[1], color="black", linewidth=0.8, linestyle=":", label=panel.reference[0])
         low, high = axes.get_ylim()
         middle = (low + high) / 2
         if high - low < _LEAST_SPAN * abs(middle):  # a flat line should look flat
             axes.set_ylim(middle * (1 - _LEAST_SPAN / 2), middle * (1 + _LEAST_SPAN / 2))
         axes.ticklabel_format(axis="y", useOffset=False)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(panel.title, fontsize=10)
         axes.set_xlabel("epoch", fontsize=9)
-        axes.set_ylabel("validation bits per symbol", fontsize=9)
+        axes.set_ylabel(panel.label, fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
