@@ -3,18 +3,15 @@
 __all__ = ["check_report_folder", "write_report"]
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
-
-import numpy as np
-import torch
+from statistics import mean
 
 from ddf.data import DataSet, EightGaussians
-from ddf.data.binary_mnist import MNIST_CLASSES
-from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
-from ddf.experiments.differences import published_difference, score_difference
+from ddf.experiments.collected import Results, plus_minus
+from ddf.experiments.differences import published_difference
+from ddf.experiments.report_pictures import pictures
 from ddf.experiments.report_texts import (
     AUTHORS,
     CATEGORIES,
@@ -29,57 +26,12 @@ from ddf.experiments.report_texts import (
     RUN_TIMES,
     UNTRAINED,
 )
-from ddf.experiments.results import SAMPLES, Result, Times, follows
+from ddf.experiments.results import Result, Times, follows
 from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, H_GRID, LADDER, MODELS, ROWS, TABLE
 from ddf.files import atomic_write
-from ddf.viz import Curves, dots, learning_curves, map_grids, pair_histograms
+from ddf.viz import dots
 
 _PAPER = "https://arxiv.org/abs/2107.11625"  # in the head of every report
-_LEARNED = 0.01  # how much better than the base alone a flow must be, as a fraction of the score
-
-
-class Results:
-    """Finished runs, by row and model."""
-
-    def __init__(self, results: Iterable[Result]) -> None:
-        self.all = list(results)
-
-    def of(self, row: str, model: str) -> list[Result]:
-        """Return the runs of an experiment, one for each seed."""
-        return [result for result in self.all if (result.row, result.model) == (row, model)]
-
-    def models(self, row: str) -> list[str]:
-        """Return the models for which a row has runs."""
-        return [model for model in MODELS if self.of(row, model)]
-
-    def test(self, row: str, model: str = "ddf") -> str:
-        """Return the test score of an experiment: mean and standard deviation."""
-        return _plus_minus([result.test_bits for result in self.of(row, model)])
-
-    def validation(self, row: str, model: str = "ddf") -> str:
-        """Return the validation score of an experiment: mean and standard deviation."""
-        return _plus_minus([result.validation_bits for result in self.of(row, model)])
-
-    def difference(self, row: str, from_row: str, model: str = "ddf", from_model: str | None = None) -> str:
-        """Return the difference between two test scores; "" if there is nothing to compare."""
-        other = from_row, from_model or model
-        runs, others = self.of(row, model), self.of(*other)
-        if (row, model) == other or not runs or not others:
-            return ""
-        return str(score_difference(runs, others))
-
-    def base(self, row: str) -> Result | None:
-        """Return a run of the base alone on the data of a row, and with the same augmentation if there is one."""
-        data = ROWS[row].data
-        for name in (f"{data}-faithful" if row.endswith("-faithful") else data, data):
-            if self.of(name, "base"):
-                return self.of(name, "base")[0]
-        return None
-
-    def learned_nothing(self, run: Result) -> bool:
-        """Return whether a run scores about the same as the base alone, or worse."""
-        base = self.base(run.row)
-        return base is not None and run.test_bits > (1 - _LEARNED) * base.test_bits
 
 
 def write_report(
@@ -124,7 +76,7 @@ def write_report(
         _layers(found),
         *([_table(found), _departures(found)] if results else []),
         _how(found, command),
-        *(_pictures(found, row, folder, data) for row in (*TABLE, *FAITHFUL)),
+        *(pictures(found, row, folder, data) for row in (*TABLE, *FAITHFUL)),
     ]
     with atomic_write(folder / "README.md") as temporary:
         temporary.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
@@ -166,13 +118,12 @@ def _untrained(found: Results) -> list[str]:
         for name in (f"{ours}-faithful", ours, *DF_ABLATION.get(ours, ())):
             runs = found.of(name, "df")
             title = f"{ROWS[name].title}, ours" if name == ours else ROWS[name].title
-            failed = [run.test_bits for run in runs if found.learned_nothing(run)]
+            failed = [run.test_bits for run in runs if found.learned_nothing(name, run.test_bits)]
             if failed:
-                others = [f"{run.test_bits:.4f}" for run in runs if not found.learned_nothing(run)]
+                others = [f"{run.test_bits:.4f}" for run in runs if run.test_bits not in failed]
                 rest = f" (other runs: {', '.join(others)})" if others else ""
                 lines.append(f"- {title}: {', '.join(f'{bits:.4f}' for bits in failed)}{rest}")
-            base = found.base(f"{ours}-faithful") if name == ours else None
-            if base and sum(ROWS[ours].paper["df"]) > (1 - _LEARNED) * base.test_bits:
+            if name == ours and found.learned_nothing(f"{ours}-faithful", sum(ROWS[ours].paper["df"])):
                 lines.append(f"- {ROWS[ours].title}, in the paper: {_published(ours, 'df')}")
     return ["", UNTRAINED, "", *lines] if lines else []
 
@@ -320,7 +271,7 @@ def _category_tables(tables: Sequence[TableResult]) -> str:
     names = [name for name in TABLES if any(result.table == name for result in tables)]
     lines = []
     for method, title in METHODS.items():
-        cells = [_plus_minus(scores(name, method), 3, FOLDS) for name in names]
+        cells = [plus_minus(scores(name, method), 3, FOLDS) for name in names]
         sizes = [result.parameters for result in tables if (result.table, result.method) == (names[-1], method)]
         size = f"{sizes[0]:,}" if sizes and sizes[0] else ""
         lines.append(f"| {title} | {' | '.join(cells)} | {size} |")
@@ -420,85 +371,12 @@ def _how(found: Results, command: str) -> str:
     return "\n".join(lines).rstrip()
 
 
-# ---- Pictures --------------------------------------------------------------------------------------------------------
-
-
-def _pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet]) -> str:
-    shown = {}
-    for model in ("df", "ddf", "sp" if found.of(row, "sp") else "ds"):  # the latter two have the same nets
-        runs = sorted((run for run in found.of(row, model) if run.samples is not None), key=lambda run: run.test_bits)
-        if runs:
-            shown[model] = runs[(len(runs) - 1) // 2]
-    if not shown:
-        return ""
-    source = data.get(ROWS[row].data)
-    picture = folder / f"{row}-samples.png"
-    groups: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]] = {}
-    if source is not None:
-        groups["data"] = torch.as_tensor(source["test"]).numpy()
-    for model, run in shown.items():
-        assert run.samples is not None
-        failed = ", learned nothing" if found.learned_nothing(run) else ""
-        groups[f"{MODELS[model]}, seed {run.seed}, {run.test_bits:.3f} bits{failed}"] = run.samples
-    if ROWS[row].data == "eight-gaussians":
-        pairs = {title: samples[: SAMPLES * 1000] for title, samples in groups.items()}
-        pair_histograms(pairs, EightGaussians.num_classes, picture)
-    else:
-        maps = {title: samples[:SAMPLES] for title, samples in groups.items()}
-        if ROWS[row].data == "mnist":
-            map_grids(maps, MNIST_CLASSES.colors, picture, columns=8)
-        else:
-            map_grids(maps, CITYSCAPES_CLASSES.colors, picture, CITYSCAPES_CLASSES.names, columns=4)
-    panels = [_curves(found, run) for run in shown.values() if run.curves]
-    median = ", of the run with the median test score" if len(found.of(row, "ddf")) > 2 else ""
-    lines = [f"## {ROWS[row].title}", "", f"Samples{median}:", "", f"![samples]({picture.name})"]
-    if len({run.seed for run in shown.values()}) < len(shown):
-        lines += ["", "Samples with the same seed are drawn with the same random numbers and can resemble each other."]
-    if ROWS[row].data == "cityscapes":
-        lines += ["", "(The Cityscapes license does not allow us to show its maps.)"]
-    if panels:
-        learning_curves(panels, folder / f"{row}-curves.png")
-        lines += [
-            "",
-            "Validation score per epoch, of each net on the symbols that it predicts. The nets of a Discrete Flow are",
-            "trained together, and scored on all symbols.",
-            "",
-            f"![learning curves]({row}-curves.png)",
-        ]
-    return "\n".join(lines)
-
-
-def _curves(found: Results, run: Result) -> Curves:
-    """Return the learning curves of a run, with names that a reader of the paper understands."""
-    title = f"{MODELS[run.model]}, seed {run.seed}"
-    if list(run.curves) == ["all layers"]:
-        base = found.of(run.row, "base")
-        reference = ("base alone", base[0].validation_bits) if base else None
-        return Curves(title, "validation bits per symbol", run.curves, reference)
-    names = {"DenoisingCoupling": "coupling", "SplitPrior": "split prior", "DenoisingSplit": "denoising split"}
-    curves: dict[str, list[float]] = {}
-    for layer, values in run.curves.items():
-        kind = names.get(layer.split()[-1], layer.split()[-1])
-        number = sum(name.startswith(kind) for name in curves) + 1
-        curves[f"{kind} {number}"] = values
-    return Curves(title, "validation bits per predicted symbol", curves)
-
-
 # ---- Formatting ------------------------------------------------------------------------------------------------------
 
 
 def _published(name: str, model: str) -> str:
     paper = ROWS[name].paper.get(model)
     return "" if paper is None else f"{paper[0]:.2f} ± {paper[1]:.2f}"
-
-
-def _plus_minus(values: Sequence[float], digits: int = 4, expected: int = 3) -> str:
-    """Format the mean and the standard deviation, and the number of values if it differs from `expected`."""
-    if not values:
-        return ""
-    count = "" if len(values) == expected else f" ({len(values)})"
-    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{spread}{count}"
 
 
 def _duration(seconds: float) -> str:
