@@ -85,6 +85,7 @@ def add(commands: Commands) -> None:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
+    require("torch", "`ddf reproduce`")
     from ddf.experiments import ROWS, collect, run_experiment, write_report
     from ddf.experiments.category_tables import collect_tables
     from ddf.experiments.report import check_report_folder
