@@ -24,9 +24,9 @@ Unless a table states otherwise, scores are measured on the test set, and ± den
 
 Differences between test scores are given with a 95 % confidence interval, which accounts for the choice of seeds
 (Student's t distribution) and of test samples. Runs are paired by seed, which determines the shuffles and the
-binarizations of both models. Where the score of every test sample was recorded, scores are also paired by sample;
-elsewhere, the interval is wider. The Cityscapes test maps come from only three cities, which no interval accounts
-for."""
+binarizations of both models; seeds that only one model was run with are left out. Where the score of every test sample
+was recorded, scores are also paired by sample; elsewhere, the interval is wider. The Cityscapes test maps come from
+only three cities, which no interval accounts for."""
 
 FAITHFUL_FLOWS = """\
 "Faithful" flows follow the paper's appendices to the letter, and we chose only what the appendices leave open, with two
@@ -54,8 +54,7 @@ for images for 100 epochs. On our hardware, this would take hours for each row w
 them. The commands for flows without split priors train flows with split priors, because `--with_splitprior False`
 converts the text "False" to a boolean, which is true. The code differs from the paper as follows:
 
-- Its split priors factor out the part that the coupling has transformed; appendix C factors out the other part. With
-  the order of appendix C, the scores of denoising flows are worse than the published ones.
+- Its split priors factor out the part that the coupling has transformed; appendix C factors out the other part.
 - It evaluates 8 Gaussians on the training points, randomly mirrors and crops the test maps of Cityscapes, and drops the
   last, incomplete batch of MNIST's test images, which it binarizes again on every pass.
 - Its nets turn one-hot vectors into channels with `.view`, without first moving the class axis, which scrambles classes
@@ -65,8 +64,7 @@ converts the text "False" to a boolean, which is true. The code differs from the
 - Its default learning rate is 0.0005, and the commands in its README use nets with 10 blocks for MNIST. We took the
   width of 512 planes, which the paper does not state, from the same commands.
 
-Any of these could explain differences between the published scores and ours, which are largest on Cityscapes. We have
-not tested which."""
+Any of these could explain differences between the published scores and ours. We have not tested which."""
 
 PREDICTIONS = """\
 ## What denoising is for
@@ -74,10 +72,10 @@ PREDICTIONS = """\
 A prediction can be used to *rank* symbols, whose ranks stay in the flow (a denoising coupling), to *code* them (a split
 prior), or to do both: a *denoising split* ranks the symbols and codes the ranks with the same prediction, corrected by
 counts. Given the same context, ranks are no easier to predict than the symbols themselves, so a coupling before a
-split prior gains nothing that the split prior could not gain on its own. Without split priors, ranks are left to a base
-of independent symbols, and denoising couplings are what makes them predictable. The last rows show flows without split
-priors, and a flow of five denoising splits in place of the five couplings. It codes the ranks according to the nets'
-confidence. Its nets see fewer symbols, because ranks leave the flow, and are therefore smaller.
+split prior gains nothing that the split prior could not gain on its own. Denoising couplings are meant for flows
+without split priors, in which a base of independent symbols codes everything. The last rows show such flows, and a flow
+with denoising splits in place of the couplings, which codes ranks according to the confidence of its nets. These nets
+are smaller, because ranks leave the flow and are not among their inputs.
 
 In the rows with split priors, the flows of denoising splits have the same trained nets as the flows of split priors,
 with the same seeds. Only the coding differs: counts on validation data correct the probabilities of the split priors.
