@@ -108,7 +108,7 @@ def test_flows_that_learned_nothing_are_listed(tmp_path: Path) -> None:
     """A Discrete Flow is compared with the base alone in the same row, run by run."""
     scores = {"mnist": (0.2, 0.397, 0.41), "cityscapes": (0.39, 0.39, 0.39), "mnist-faithful": (0.4, 0.4, 0.4)}
     found = [fake(row, "base", 0, 0.4) for row in scores]
-    scores["mnist-cold"] = (0.5, 0.2, 0.3)
+    scores["mnist-hot"] = (0.5, 0.2, 0.3)
     found += [fake(row, "df", seed, bits) for row, runs in scores.items() for seed, bits in enumerate(runs)]
     lines = write_report(found, tmp_path, "", {}).read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if "learned nothing" in line)

@@ -50,7 +50,7 @@ METHODS = {
 _COUPLINGS = 4
 _LOCAL = TrainingConfig(batch_size=128, max_epochs=40, patience=10, cosine=True, ema=0.99)
 _JOINT = TrainingConfig(
-    batch_size=128, max_epochs=40, patience=40, cosine=True, base_learning_rate=1e-2, relaxation=0.2
+    batch_size=128, max_epochs=40, patience=40, cosine=True, ema=0.99, base_learning_rate=1e-2, relaxation=0.2
 )
 _MOST_CELLS = 1 << 14  # of a joint table
 

@@ -82,8 +82,8 @@ with the same seeds. Only the coding differs: counts on validation data correct 
 The test maps of Cityscapes show other cities than the validation maps, and whether the corrections apply to them is
 part of the comparison.
 
-Discrete Flows are trained jointly, for fewer epochs and without a moving average of the weights, which may account for
-part of the differences."""
+Discrete Flows are trained jointly and all other flows net by net, with the same batches, epochs, learning rate schedules
+and moving averages."""
 
 PREDICTIONS_HEAD = """\
 | data | model | nets | parameters | epochs | test | difference from the first row \
@@ -92,7 +92,7 @@ PREDICTIONS_HEAD = """\
 
 MEASURED_TIMES = """\
 Times were measured with one flow alone on one {device}: the total time of the optimizer steps of a run, without
-validation, and the time per sample in batches of 32 (flows with random weights)."""
+validation, and the time per sample in batches of 32 (flows with random weights, the median of five batches)."""
 
 RUN_TIMES = """\
 Times are minima over seeds, because runs may have shared a device; samples are drawn in batches of 32."""

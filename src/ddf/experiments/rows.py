@@ -15,6 +15,7 @@ __all__ = [
     "Row",
 ]
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,21 +68,11 @@ class Experiment:
 _MNIST = TrainingConfig(batch_size=128, max_epochs=12, patience=12, cosine=True, ema=0.999, warmup_steps=100, draws=6)
 _CITYSCAPES = TrainingConfig(max_epochs=40, patience=40, cosine=True, ema=0.999, warmup_steps=100)
 _TOY = TrainingConfig(batch_size=512, max_epochs=15, patience=15, cosine=True, ema=0.99)
-_TOY_JOINT = replace(_TOY, ema=None, base_learning_rate=1e-2, relaxation=0.2)
-_MNIST_JOINT = TrainingConfig(
-    batch_size=128,
-    learning_rate=3e-4,
-    base_learning_rate=1e-2,
-    max_epochs=8,
-    patience=8,
-    cosine=True,
-    warmup_steps=100,
-    draws=6,
-    relaxation=1.0,
-)
+_TOY_JOINT = replace(_TOY, base_learning_rate=1e-2, relaxation=0.2)
+_MNIST_JOINT = replace(_MNIST, learning_rate=3e-4, base_learning_rate=1e-2, relaxation=1.0)
 _MNIST_SPLIT_JOINT = replace(_MNIST_JOINT, learning_rate=1e-3)
-_CITYSCAPES_SPLIT_JOINT = TrainingConfig(max_epochs=30, patience=30, cosine=True, base_learning_rate=1e-2)
-_CITYSCAPES_JOINT = replace(_CITYSCAPES_SPLIT_JOINT, base_learning_rate=3e-2, relaxation=1.0, warmup_steps=100)
+_CITYSCAPES_JOINT = replace(_CITYSCAPES, base_learning_rate=3e-2, relaxation=1.0)
+_CITYSCAPES_SPLIT_JOINT = replace(_CITYSCAPES_JOINT, base_learning_rate=1e-2)
 
 # The defaults are the paper's settings: Adam, a learning rate of 0.001 and batches of 64.
 _MNIST_FAITHFUL = TrainingConfig(max_epochs=8, patience=2, draws=4, relaxation=0.0)
@@ -94,12 +85,21 @@ _BASES = {
     "cityscapes": FlowSpec(8, (1, 32, 64), ()),
 }
 
+_MAKERS: dict[str, Callable[..., FlowSpec]] = {
+    "eight-gaussians": architectures.eight_gaussians,
+    "mnist": architectures.binary_mnist,
+    "cityscapes": architectures.cityscapes,
+}
+
+_HOT = "temperature 1 instead of 0.1"
 _LATTICE = "channels in lattice order instead of random order"
 _GIVEN = ", later couplings conditioned on all transformed channels instead of on half of the channels"
-_LOCAL = "cosine decay, moving average of the weights"
-_JOINT = "cosine decay, a higher learning rate for the base, a different relaxation (see `relaxed_log_prob`)"
-_MNIST_LOCAL = f"batches of 128, 12 epochs per net, six binarizations, a warm-up of 100 steps, {_LOCAL}"
-_CITYSCAPES_LOCAL = f"40 epochs per net, a warm-up of 100 steps, mirrored maps, {_LOCAL}"
+_SCHEDULE = "cosine decay, moving average of the weights"
+_JOINT = "a higher learning rate for the base, a different relaxation (see `relaxed_log_prob`)"
+_MNIST_TRAINING = f"batches of 128, six binarizations, a warm-up of 100 steps, {_SCHEDULE}"
+_CITYSCAPES_TRAINING = f"a warm-up of 100 steps, mirrored maps, {_SCHEDULE}"
+_MNIST_LOCAL = f"12 epochs for each net, {_MNIST_TRAINING}"
+_CITYSCAPES_LOCAL = f"40 epochs for each net, {_CITYSCAPES_TRAINING}"
 
 
 def _experiments() -> list[Experiment]:
@@ -116,8 +116,9 @@ def _table() -> list[Experiment]:
         "eight-gaussians",
         {"df": (5.05, 0.05), "ddf": (4.58, 0.02)},
         {
-            "ddf": f"200,000 pairs, batches of 512, 15 epochs, {_LOCAL}",
-            "df": f"200,000 pairs, batches of 512, 15 epochs, {_JOINT}, tanh instead of ReLU, shifts without scaling",
+            "ddf": f"200,000 pairs, batches of 512, 15 epochs, {_SCHEDULE}",
+            "df": f"200,000 pairs, batches of 512, 15 epochs, {_SCHEDULE}, {_JOINT}, tanh instead of ReLU, shifts "
+            "without scaling",
             "base": "no layers",
         },
     )
@@ -131,7 +132,6 @@ def _table() -> list[Experiment]:
         suffix, words = ("-split", ", split priors") if split else ("", "")
         order = _LATTICE if split else _LATTICE + _GIVEN
         rate = "" if split else "a learning rate of 0.0003, "
-        heat = "" if split else "a warm-up of 100 steps, a temperature of 1, "
         mnist = Row(
             f"mnist{suffix}",
             f"binary MNIST{words}",
@@ -139,8 +139,7 @@ def _table() -> list[Experiment]:
             {"df": (0.17, 0.01), "ddf": (0.16, 0.01)} if split else {"df": (0.37, 0.01), "ddf": (0.23, 0.01)},
             {
                 "ddf": f"{_MNIST_LOCAL}, {order}",
-                "df": f"batches of 128, 8 epochs, six binarizations, {rate}a warm-up of 100 steps, "
-                f"a temperature of 1, {_JOINT}, {order}",
+                "df": f"12 epochs, {rate}{_MNIST_TRAINING}, {_JOINT}, {order}",
                 **_others(_MNIST_LOCAL),
             },
         )
@@ -151,16 +150,15 @@ def _table() -> list[Experiment]:
             {"df": (0.65, 0.03), "ddf": (0.59, 0.03)} if split else {"df": (1.46, 0.0), "ddf": (0.79, 0.01)},
             {
                 "ddf": f"{_CITYSCAPES_LOCAL}, {order}",
-                "df": f"30 epochs, mirrored maps, {heat}{_JOINT}, {order}",
+                "df": f"40 epochs, {_CITYSCAPES_TRAINING}, {_JOINT}, {order}",
                 **_others(_CITYSCAPES_LOCAL),
             },
         )
         joint = (_MNIST_SPLIT_JOINT, _CITYSCAPES_SPLIT_JOINT) if split else (_MNIST_JOINT, _CITYSCAPES_JOINT)
         for row, local, config in ((mnist, _MNIST, joint[0]), (city, _CITYSCAPES, joint[1])):
-            temperature = 0.1 if row.name == "cityscapes-split" else 1.0
             found += [
                 Experiment(row, "ddf", _spec(row, "denoising", split_priors=split), local),
-                Experiment(row, "df", _spec(row, "modular", split_priors=split, temperature=temperature), config),
+                Experiment(row, "df", _spec(row, "modular", split_priors=split), config),
             ]
             if not split:
                 found.append(Experiment(row, "base", _BASES[row.name], TrainingConfig()))
@@ -177,8 +175,7 @@ def _table() -> list[Experiment]:
 
 
 def _spec(row: Row, coupling: str, **options: Any) -> FlowSpec:
-    make = architectures.binary_mnist if row.data == "mnist" else architectures.cityscapes
-    return make(coupling, **{"shuffles": "lattice", **options})
+    return _MAKERS[row.data](coupling, **{"shuffles": "lattice", **options})
 
 
 def _others(training: str) -> dict[str, str]:
@@ -290,15 +287,17 @@ def _grids(rows: dict[str, Row]) -> list[Experiment]:
 def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
     """Return variants of our Discrete Flows in which one choice is reverted."""
     toy = {"net": MLPSpec(activation="tanh"), "scale": False}
-    mnist = {"split_priors": False, "temperature": 1.0}
+    maps = {"split_priors": False, "shuffles": "lattice"}
     found = []
     for data, name, title, options, config in (
-        ("eight-gaussians", "plain", "plain relaxation", toy, replace(_TOY_JOINT, relaxation=0.0)),
+        ("eight-gaussians", "plain", "plain relaxation", toy, _TOY_JOINT),
         ("eight-gaussians", "relu", "ReLU instead of tanh", {**toy, "net": None}, _TOY_JOINT),
         ("eight-gaussians", "scale", "with scale", {**toy, "scale": True}, _TOY_JOINT),
-        ("eight-gaussians", "hot", "temperature 1 instead of 0.1", {**toy, "temperature": 1.0}, _TOY_JOINT),
-        ("mnist", "plain", "plain relaxation", mnist, replace(_MNIST_JOINT, relaxation=0.0)),
-        ("mnist", "cold", "temperature 0.1 instead of 1", {**mnist, "temperature": 0.1}, _MNIST_JOINT),
+        ("eight-gaussians", "hot", _HOT, {**toy, "temperature": 1.0}, _TOY_JOINT),
+        ("mnist", "plain", "plain relaxation", maps, _MNIST_JOINT),
+        ("mnist", "hot", _HOT, {**maps, "temperature": 1.0}, _MNIST_JOINT),
+        ("cityscapes", "plain", "plain relaxation", maps, _CITYSCAPES_JOINT),
+        ("cityscapes", "hot", _HOT, {**maps, "temperature": 1.0}, _CITYSCAPES_JOINT),
     ):
         row = replace(
             rows[data],
@@ -307,10 +306,8 @@ def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
             paper={},
             departures={"df": f"{title}; otherwise the same as {rows[data].title}"},
         )
-        make = architectures.eight_gaussians if data == "eight-gaussians" else architectures.binary_mnist
-        if data == "mnist":
-            options = {**options, "shuffles": "lattice"}
-        found.append(Experiment(row, "df", make("modular", **options), config))
+        config = replace(config, relaxation=0.0) if name == "plain" else config
+        found.append(Experiment(row, "df", _MAKERS[data]("modular", **options), config))
     return found
 
 
@@ -349,7 +346,7 @@ DF_ABLATION = {
     data: tuple(
         name for name, model in EXPERIMENTS if model == "df" and name.startswith(f"{data}-") and not ROWS[name].paper
     )
-    for data in ("eight-gaussians", "mnist")
+    for data in ("eight-gaussians", "mnist", "cityscapes")
 }
 """The rows in which one choice of our Discrete Flows is reverted, by data set."""
 
