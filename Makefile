@@ -48,5 +48,5 @@ clean:
 # Recreated when the dependencies change.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,plot,remote,dev,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,plot,remote,zarr,dask,dev,docs]"
 	touch $@

@@ -17,6 +17,7 @@ ROOMS = [
     for line in """
     errors lazy
     extras progress files shapes classes
+    remote
     plain symbols modelfile label_files
     fast_permutation
     permutation logits tensorfile
@@ -30,7 +31,10 @@ ROOMS = [
     training
     exact labelmaps
     models
+    registry
     archive
+    zarr numcodecs torch pillow
+    dask
     analysis peers
     viz
     experiments

@@ -115,7 +115,7 @@ def test_flows_that_learned_nothing_are_listed(tmp_path: Path) -> None:
     assert [line for line in lines[start:] if line.startswith("- ")][:5] == [
         "- binary MNIST, faithful: 0.4000, 0.4000, 0.4000",
         "- binary MNIST, ours: 0.3970, 0.4100 (other runs: 0.2000)",
-        "- binary MNIST: temperature 0.1 instead of 1: 0.5000 (other runs: 0.2000, 0.3000)",
+        "- binary MNIST: temperature 1 instead of 0.1: 0.5000 (other runs: 0.2000, 0.3000)",
         "- Cityscapes, in the paper: 1.46 ± 0.00",
         "- Cityscapes, split priors, in the paper: 0.65 ± 0.03",
     ]

@@ -16,6 +16,10 @@ EXTRAS = {
     "fsspec": "remote",
     "aiohttp": "remote",
     "tensorboard": "tensorboard",
+    "zarr": "zarr",
+    "numcodecs": "numcodecs",
+    "dask": "dask",
+    "distributed": "dask",
 }
 """Module → the extra that installs it."""
 
