@@ -18,7 +18,7 @@ ROOMS = [
     errors lazy
     extras progress files shapes classes
     remote
-    plain symbols modelfile label_files
+    plain symbols protocol modelfile label_files
     fast_permutation
     permutation logits tensorfile
     nets
@@ -87,7 +87,7 @@ def test_the_map_names_every_module() -> None:
 def test_archives_need_neither_torch_nor_numba() -> None:
     heavy = {"torch", "numba", "constriction", "matplotlib"}
     for path in FILES:
-        if room_of(path) in ("archive", "files", "errors", "shapes", "classes", "modelfile"):
+        if room_of(path) in ("archive", "files", "errors", "shapes", "classes", "modelfile", "protocol"):
             for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,6 +1,6 @@
 """Atomic writes, locks between processes, and the cache folder."""
 
-__all__ = ["PartFile", "atomic_write", "cache_folder", "exclusive"]
+__all__ = ["PartFile", "atomic_write", "cache_folder", "exclusive", "scratch_file"]
 
 import os
 import secrets
@@ -133,6 +133,15 @@ def exclusive(path: Path) -> Iterator[None]:
         with suppress(OSError):
             Path(lock.lock_file).unlink()  # waiting processes notice that the file they wait for is gone
         lock.release()
+
+
+def scratch_file(folder: Path) -> tuple[Path, Any]:
+    """Create a temporary file, and return its path and the open file.
+
+    If this process dies without deleting it, the next process that writes to the folder does.
+    """
+    _sweep(folder)
+    return _create(folder)
 
 
 def _create(folder: Path) -> tuple[Path, Any]:

@@ -1,13 +1,21 @@
 """Read files of label maps as arrays: PNG, TIFF and GIF images with one channel, and npy files."""
 
-__all__ = ["MODES", "LabelImage", "NpyArray", "read_image", "read_npy", "without_pixel_limit"]
+__all__ = [
+    "MODES",
+    "LabelImage",
+    "NpyArray",
+    "image_from_bytes",
+    "npy_from_bytes",
+    "read_image",
+    "read_npy",
+    "without_pixel_limit",
+]
 
 import io
-import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,13 +73,24 @@ def read_image(path: Path, max_bytes: int | None = None, gray_from_rgb: bool = F
         LimitError: Its array is larger than the limit.
         Exception: Pillow raises many kinds of errors for damaged files.
     """
+    return image_from_bytes(path.read_bytes(), str(path), max_bytes, gray_from_rgb)
+
+
+def image_from_bytes(data: bytes, name: str, max_bytes: int | None = None, gray_from_rgb: bool = False) -> LabelImage:
+    """Read an image with one channel from the contents of its file; see `read_image`.
+
+    Arguments:
+        data: The contents.
+        name: The name of the file.
+        max_bytes: The largest array to accept, in bytes; None for no limit.
+        gray_from_rgb: Whether to accept RGB images whose channels are equal.
+    """
     from PIL import Image
 
-    data = path.read_bytes()
     other_chunks = data.startswith(b"\x89PNG") and _has_other_chunks(data)
     with without_pixel_limit(), Image.open(io.BytesIO(data)) as image:
         if image.format not in ("PNG", "TIFF", "GIF"):
-            raise NotLabelMapError(f"is a {image.format} file with the suffix {path.suffix}")
+            raise NotLabelMapError(f"is a {image.format} file with the suffix {PurePath(name).suffix}")
         frames = getattr(image, "n_frames", 1)
         if frames > 1:
             raise NotLabelMapError(f"has {frames} frames, but a label map has one")
@@ -79,7 +98,7 @@ def read_image(path: Path, max_bytes: int | None = None, gray_from_rgb: bool = F
         if mode not in MODES and not (mode == "RGB" and gray_from_rgb):
             raise NotLabelMapError(f"is an image of mode {mode}, but a label map has one channel")
         if max_bytes is not None:
-            check_bytes(str(path), image.width * image.height * np.dtype(MODES.get(mode, "u1")).itemsize, max_bytes)
+            check_bytes(name, image.width * image.height * np.dtype(MODES.get(mode, "u1")).itemsize, max_bytes)
         array = np.asarray(image)
         if mode == "RGB":
             if not (array[..., :1] == array).all():
@@ -104,20 +123,27 @@ def read_npy(path: Path) -> NpyArray:
         NotLabelMapError: The array has another dtype, or too many dimensions.
         ValueError: The file is damaged.
     """
-    with path.open("rb") as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
-        except Exception as error:  # whose messages are about Python
-            raise ValueError("its header cannot be read") from error
-        if dtype.kind not in "iub" or len(shape) > 32:
-            raise NotLabelMapError(f"is an array of {dtype} of shape {shape}, but label maps hold integers")
-        size = os.fstat(file.fileno()).st_size - file.tell()
-        count = int(np.prod(shape, dtype=object)) if shape else 1
-        if count * dtype.itemsize != size:
-            raise ValueError(f"an array of shape {shape} and dtype {dtype} does not have {size} bytes")
-        array = np.fromfile(file, dtype=dtype, count=count)
+    return npy_from_bytes(path.read_bytes())
+
+
+def npy_from_bytes(data: bytes) -> NpyArray:
+    """Read an npy file of integers or truth values from its contents; see `read_npy`."""
+    file = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except Exception as error:  # whose messages are about Python
+        raise ValueError("its header cannot be read") from error
+    if dtype.kind not in "iub" or len(shape) > 32:
+        raise NotLabelMapError(f"is an array of {dtype} of shape {shape}, but label maps hold integers")
+    size = len(data) - file.tell()
+    count = int(np.prod(shape, dtype=object)) if shape else 1
+    if count * dtype.itemsize != size:
+        raise ValueError(f"an array of shape {shape} and dtype {dtype} does not have {size} bytes")
+    array = np.frombuffer(data, dtype, count, file.tell())
+    if not array.flags.aligned:
+        array = array.copy()
     if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
         raise ValueError("a truth value is neither 0 nor 1")
     return NpyArray(array.reshape(shape, order="F" if fortran else "C"), bool(fortran))

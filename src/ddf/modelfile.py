@@ -31,6 +31,7 @@ import numpy as np
 
 from ddf.errors import DamagedFileError, LimitError, UnknownKindError
 from ddf.files import atomic_write
+from ddf.remote import is_url, read_bytes
 from ddf.shapes import Array
 
 FORMAT = 1
@@ -80,7 +81,9 @@ def kind_of_file(data: bytes, name: str) -> object:
 
 
 def read(path: str | PathLike[str]) -> bytes:
-    """Return the contents of a model file. If possible, other files are rejected before they are read completely."""
+    """Return the contents of a model file, given its path or URL. A path to another file is rejected early."""
+    if is_url(path):
+        return read_bytes(str(path))
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a model file")
     with Path(path).open("rb") as file:

@@ -1,6 +1,6 @@
 """Load a model of any kind from a file."""
 
-__all__ = ["known_model", "load", "model_from_bytes"]
+__all__ = ["load", "model_from_bytes"]
 
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -20,21 +20,13 @@ def load(path: str | PathLike[str], device: "torch.device | str" = "cpu") -> "Fl
     """Load a model of any kind.
 
     Arguments:
-        path: The model file.
+        path: The model file, or its URL.
         device: The device of a model that runs on PyTorch.
     """
     model = model_from_bytes(read(path), str(path))
     if str(device) != "cpu" and hasattr(model, "to"):
         model.to(device)
     return model
-
-
-def known_model(fingerprint: bytes) -> "CausalFlow | None":
-    """Return the pretrained model if it has this fingerprint."""
-    from ddf.labelmaps import pretrained
-
-    model = pretrained()
-    return model if model.fingerprint == fingerprint else None
 
 
 def model_from_bytes(data: bytes, name: str = "the model") -> "Flow | CausalFlow":

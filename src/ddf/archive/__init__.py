@@ -27,9 +27,9 @@ __all__ = [
 from ddf.archive.archived_files import FileReader, FileWriter, files_in
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import DEFAULT_MAX_BYTES
-from ddf.archive.protocol import Codec
 from ddf.archive.reader import Archive, decompress
 from ddf.archive.recover import Recovery, recover
 from ddf.archive.verify import verify
 from ddf.archive.writer import ArchiveWriter, compress
 from ddf.errors import DamagedArchiveError, InvalidCodeError, LimitError, MissingArrayError, WrongModelError
+from ddf.protocol import Codec

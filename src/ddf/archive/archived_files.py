@@ -3,19 +3,23 @@
 __all__ = ["FileReader", "FileWriter", "FoundFiles", "files_in"]
 
 import os
+import stat
 from ast import literal_eval
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 from ddf.archive.formats import FileFormat
-from ddf.archive.images import read_file, to_file
+from ddf.archive.images import Loaded, file_from_bytes, read_file, to_file
 from ddf.archive.output_folder import OutputFolder
 from ddf.archive.reader import Archive
 from ddf.archive.writer import ArchiveWriter
 from ddf.errors import DamagedArchiveError, LimitError
+from ddf.remote import RemoteFile, is_url, join_url, list_files, local_path, read_ahead
 from ddf.shapes import Array
 
 _NPY = FileFormat("npy")
@@ -31,8 +35,8 @@ class FoundFiles(NamedTuple):
         problems: Folders that cannot be read, and why.
     """
 
-    files: list[tuple[str, Path]]
-    left_out: list[Path]
+    files: list[tuple[str, Path | RemoteFile]]
+    left_out: list[Path | str]
     problems: list[tuple[str, str]]
 
 
@@ -40,12 +44,16 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
     """Find all files in the given files and folders. Names are relative to the folder that was given.
 
     Arguments:
-        sources: Files and folders.
+        sources: Files and folders: their paths or URLs.
     """
     found = FoundFiles([], [], [])
     for source in sources:
-        path = Path(source)
-        if path.is_dir():
+        path: Path | None = Path(source)
+        if isinstance(source, str) and is_url(source):
+            path = local_path(source)
+        if path is None:
+            _search_url(str(source), found)
+        elif path.is_dir():
             _search(path, found)
         elif path.is_file():
             found.files.append((path.name, path))
@@ -53,13 +61,13 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
             raise FileNotFoundError(f"{path} is neither a regular file nor a folder")
         else:
             raise FileNotFoundError(f"{path} does not exist")
-    names: dict[str, Path] = {}
-    for name, path in found.files:
+    names: dict[str, Path | RemoteFile] = {}
+    for name, file in found.files:
         if name in names:
             raise ValueError(
-                f"{names[name]} and {path} would both be named {name!r}; compress the folder that contains both"
+                f"{names[name]} and {file} would both be named {name!r}; compress the folder that contains both"
             )
-        names[name] = path
+        names[name] = file
     return found
 
 
@@ -85,6 +93,26 @@ def _search(root: Path, found: FoundFiles, folder: str = "") -> None:
             found.files.append((name, root / name))
         else:  # links to folders, broken links, pipes
             found.left_out.append(root / name)
+
+
+def _search_url(url: str, found: FoundFiles) -> None:
+    """Find the files behind a URL, by the same rules as in a local folder."""
+    listing = list_files(url)
+    found.problems.extend(listing.problems)
+    parents = {name.rpartition("/")[0] for name, _, _ in listing.entries}
+    hidden = ""
+    for name, file, type_ in listing.entries:
+        if hidden and name.startswith(hidden + "/"):
+            continue
+        parts = name.split("/")
+        first = next((i for i, part in enumerate(parts, 1) if part.startswith(".")), 0)
+        if first and listing.is_folder:
+            hidden = "/".join(parts[:first])
+            found.left_out.append(join_url(url, hidden))
+        elif type_ == "file":
+            found.files.append((name, file))
+        elif type_ != "directory" or name not in parents:  # links, empty folders
+            found.left_out.append(file.url)
 
 
 class FileWriter:
@@ -113,21 +141,52 @@ class FileWriter:
         self.stripped: list[str] = []  # images with metadata that is not kept
         self.problems: list[tuple[str, str]] = []  # files not archived as their names suggest, and why
 
-    def add(self, path: str | PathLike[str], name: str) -> None:
-        """Add a file under a name. If it is unreadable or not what its name suggests, it is listed in `problems`."""
-        path = Path(path)
+    def add(self, file: str | PathLike[str] | RemoteFile, name: str) -> None:
+        """Add a file under a name. If it is unreadable or not what its name suggests, it is listed in `problems`.
+
+        Arguments:
+            file: Its path or its URL.
+            name: Its name in the archive.
+        """
+        if isinstance(file, str) and is_url(file):
+            file = local_path(file) or RemoteFile.at(file)
+        self._add(next(self._opened([(name, file)])), name)
+
+    def add_all(self, files: Sequence[tuple[str, Path | RemoteFile]]) -> Iterator[str]:
+        """Add files, and yield the name of each; files behind URLs are read ahead.
+
+        Arguments:
+            files: The files, each with its name, as `files_in` finds them.
+        """
+        for (name, _), load in zip(files, self._opened(files), strict=True):
+            self._add(load, name)
+            yield name
+
+    def _opened(
+        self, files: Sequence[tuple[str, str | PathLike[str] | RemoteFile]]
+    ) -> Iterator[Callable[[], tuple[Loaded, int]]]:
+        """Yield for each file a function that returns its array and its size."""
+        limit = self.archive.max_bytes
+        contents = read_ahead((file for _, file in files if isinstance(file, RemoteFile)), limit)
+        for name, file in files:
+            if isinstance(file, RemoteFile):
+                yield partial(_from_url, next(contents), name, limit)
+            else:
+                yield partial(_from_path, Path(file), limit)
+
+    def _add(self, load: Callable[[], tuple[Loaded, int]], name: str) -> None:
         stored = self._storable(name)
         if stored in self.archive.names:
             raise ValueError(f"the archive already contains a file named {stored!r}")
         try:
-            loaded = read_file(path, self.archive.max_bytes)
+            loaded, size = load()
             self.archive.add(loaded.array, stored, copy=False, file=loaded.format)
         except (OSError, LimitError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.problems.append((name, f"not archived: {why}"))
             return
         self.files += 1
-        self.bytes += path.stat().st_size
+        self.bytes += size
         self.maps += loaded.format.type != "file"
         if loaded.stripped:
             self.stripped.append(name)
@@ -139,6 +198,19 @@ class FileWriter:
     def _storable(self, name: str) -> str:
         """Return a name that can be encoded as UTF-8."""
         return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _from_path(path: Path, max_bytes: int) -> tuple[Loaded, int]:
+    """Return the array of a file, and its size."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) and not path.is_dir():  # reading a pipe may take forever
+        raise OSError("it is not a regular file")
+    return read_file(path, max_bytes), status.st_size
+
+
+def _from_url(contents: "Future[bytes]", name: str, max_bytes: int) -> tuple[Loaded, int]:
+    data = contents.result()
+    return file_from_bytes(data, name, max_bytes), len(data)
 
 
 class FileReader:

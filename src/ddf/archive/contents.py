@@ -26,7 +26,9 @@ from ddf.errors import DamagedArchiveError
 from ddf.lazy import lazy
 from ddf.shapes import Array
 
-_TAIL = 1 << 16  # bytes read from the end at once: often enough for the whole index
+# Bytes read from the end at once, which usually hold the whole index: at least, at most, and a share of the archive.
+_LEAST_TAIL, _MOST_TAIL, _SHARE = 1 << 16, 1 << 20, 128
+_MOST_INDEX = 1 << 24  # the largest index to read at once before its size is known
 
 
 class Contents:
@@ -38,7 +40,7 @@ class Contents:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._tail_start = max(0, source.size - _TAIL)
+        self._tail_start = max(0, source.size - min(max(_LEAST_TAIL, source.size // _SHARE), _MOST_TAIL))
         self._tail = source.read(self._tail_start, source.size - self._tail_start)
         self.header = Header.from_bytes(self._read(0, min(HEADER_SIZE, source.size)), source.name)
         self.index, self.end = self._read_index()
@@ -59,6 +61,9 @@ class Contents:
         start = int.from_bytes(footer[:8], "little")
         if not HEADER_SIZE <= start < size - FOOTER_SIZE:
             raise self.damaged("its footer is invalid")
+        if start < self._tail_start <= start + _MOST_INDEX:
+            self._tail = self.source.read(start, self._tail_start - start) + self._tail
+            self._tail_start = start
         record = read_record(self._read, start, size - FOOTER_SIZE)
         if record is None or record.type not in (GROUP, INDEX):
             raise self.damaged("its index does not match its checksum")

@@ -13,9 +13,9 @@ import numpy as np
 
 from ddf.archive.blocks import DTYPES, Block, Kind, Method, checksum, placed, raw_bytes
 from ddf.archive.limits import MAX_DIMENSIONS
-from ddf.archive.protocol import Codec
 from ddf.archive.varint import read_column, write_column
 from ddf.errors import InvalidCodeError
+from ddf.protocol import Codec
 from ddf.shapes import Array
 
 Item = TypeVar("Item")

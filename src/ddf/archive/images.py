@@ -1,21 +1,23 @@
 """Files of label maps as arrays: PNG and TIFF images with one channel, and npy files."""
 
-__all__ = ["Loaded", "read_file", "to_file"]
+__all__ = ["Loaded", "file_from_bytes", "read_file", "to_file"]
 
 import io
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ddf.archive.formats import FileFormat
 from ddf.errors import DdfError, NotLabelMapError
-from ddf.label_files import MODES, read_image, read_npy, without_pixel_limit
+from ddf.label_files import MODES, image_from_bytes, npy_from_bytes, without_pixel_limit
 from ddf.shapes import Array, check_bytes
 
 _IMAGES = {".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF"}
+_NPY_HEADER = 1 << 16  # bytes, at most
 
 
 class Loaded(NamedTuple):
@@ -45,13 +47,30 @@ def read_file(path: Path, max_bytes: int) -> Loaded:
         OSError: The file cannot be read at all.
         LimitError: Its array is larger than the limit.
     """
-    suffix = path.suffix.lower()
+    return _load(str(path), path.read_bytes, lambda: path.stat().st_size, max_bytes)
+
+
+def file_from_bytes(data: bytes, name: str, max_bytes: int) -> Loaded:
+    """Convert the contents of a file to an array; see `read_file`.
+
+    Arguments:
+        data: The contents.
+        name: The name of the file.
+        max_bytes: The largest array to accept, in bytes.
+    """
+    return _load(name, lambda: data, lambda: len(data), max_bytes)
+
+
+def _load(name: str, read: Callable[[], bytes], size: Callable[[], int], max_bytes: int) -> Loaded:
+    suffix = PurePath(name).suffix.lower()
     problem = ""
     try:
-        if suffix == ".npy":
-            return _read_npy(path)
-        if suffix in _IMAGES and (found := _read_image(path, _IMAGES[suffix], max_bytes)) is not None:
-            return found
+        if suffix == ".npy" and size() <= max_bytes + _NPY_HEADER:
+            return _load_npy(read())
+        if suffix in _IMAGES:
+            found = _load_image(read(), name, _IMAGES[suffix], max_bytes)
+            if found is not None:
+                return found
     except NotLabelMapError:
         pass
     except MemoryError:
@@ -62,18 +81,18 @@ def read_file(path: Path, max_bytes: int) -> Loaded:
         problem = (
             str(error) if isinstance(error, DdfError) else f"it is not a valid {suffix} file ({_first_line(error)})"
         )
-    check_bytes(str(path), path.stat().st_size, max_bytes)
-    return Loaded(np.fromfile(path, dtype=np.uint8), FileFormat("file"), problem=problem)
+    check_bytes(name, size(), max_bytes)
+    return Loaded(np.frombuffer(read(), np.uint8), FileFormat("file"), problem=problem)
 
 
-def _read_npy(path: Path) -> Loaded:
-    array, fortran = read_npy(path)
+def _load_npy(data: bytes) -> Loaded:
+    array, fortran = npy_from_bytes(data)
     return Loaded(array, FileFormat("npy", fortran=fortran, big_endian=array.dtype.byteorder == ">"))
 
 
-def _read_image(path: Path, type_: str, max_bytes: int) -> Loaded | None:
+def _load_image(data: bytes, name: str, type_: str, max_bytes: int) -> Loaded | None:
     """Read an image with one channel; return None if it would not be restored exactly."""
-    image = read_image(path, max_bytes)
+    image = image_from_bytes(data, name, max_bytes)
     format_ = FileFormat(type_, image.mode, image.palette, image.transparency)
     if image.format != type_ or not format_.suits(image.array) or not _comes_back(format_):
         return None

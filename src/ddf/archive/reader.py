@@ -7,7 +7,7 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ddf.archive.encoding import decode_block
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import DEFAULT_MAX_BYTES
 from ddf.archive.parallel import Pool, check_counts, thread_count
-from ddf.archive.protocol import Codec, check_model
 from ddf.archive.records import HEADER_SIZE, MODEL, NO_MODEL, read_record
 from ddf.archive.sources import open_source
 from ddf.errors import (
@@ -29,8 +28,14 @@ from ddf.errors import (
     WrongModelError,
 )
 from ddf.lazy import lazy
-from ddf.models import known_model, model_from_bytes
+from ddf.models import model_from_bytes
+from ddf.protocol import Codec, check_model
+from ddf.registry import find_model, how_to_supply
+from ddf.remote import is_url
 from ddf.shapes import Array, check_bytes
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 class Archive(Mapping[str | int, Array]):
@@ -132,6 +137,12 @@ class Archive(Mapping[str | int, Array]):
         inside = ", embedded" if self.embeds_model else ""
         return f"Archive({self.name!r}: {len(self)} arrays, {self.size} bytes; {model}{inside})"
 
+    def _repr_html_(self) -> str:
+        """Return a table of the first arrays, with pictures, for notebooks."""
+        from ddf.archive.notebook import notebook_html
+
+        return notebook_html(self)
+
     # ---- The mapping
 
     def __len__(self) -> int:
@@ -186,6 +197,25 @@ class Archive(Mapping[str | int, Array]):
             raise MissingArrayError(f"number {number} is out of range: {self.name} contains {len(self)} arrays")
         return number % len(self)
 
+    def image(self, key: str | int) -> "Image.Image":
+        """Return a label map as a Pillow image.
+
+        Its colors are those of the palette of its file, or else those of the model's classes, or else automatic ones.
+
+        Arguments:
+            key: The name or the number of a map (height, width).
+
+        Examples:
+            >>> from ddf.archive import ArchiveWriter
+            >>> with ArchiveWriter("maps.ddf", model=None) as archive:
+            ...     archive.add(np.eye(20, 30, dtype=np.uint8), "eye")
+            >>> Archive("maps.ddf").image("eye").size
+            (30, 20)
+        """
+        from ddf.archive.pictures import array_picture
+
+        return array_picture(self, key)
+
     def format_of(self, key: str | int) -> FileFormat | None:
         """Return the format of the file that an array came from; None for other arrays.
 
@@ -235,17 +265,27 @@ class Archive(Mapping[str | int, Array]):
 
     @property
     def model(self) -> Codec | None:
-        """The codec that the archive needs: the embedded one, the one that was passed, or the pretrained one."""
+        """The codec that the archive needs: the one that was passed, the embedded one, or one that `find_model` finds.
+
+        It is also looked for next to the archive.
+        """
         if self.fingerprint == NO_MODEL:
             return None
         if self._given is not None and self._given.fingerprint == self.fingerprint:
             return self._given
         if self.embeds_model:
             return self._embedded
-        known = known_model(self.fingerprint) if self._given is None else None
+        known = find_model(self.fingerprint, *self._folder) if self._given is None else None
         if known is None:
             raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._given)}")
         return known
+
+    @property
+    def _folder(self) -> tuple[str, ...]:
+        """The folder of the archive, if it has one."""
+        if not isinstance(self._path, str):
+            return ()
+        return (self._path.rpartition("/")[0] if is_url(self._path) else str(Path(self._path).parent),)
 
     @lazy
     def _embedded(self) -> Codec:
@@ -297,7 +337,9 @@ class _Values(ValuesView[Array]):
 
 def wrong_model(needed: bytes, given: Codec | None) -> str:
     """Return the message for an archive that needs another model."""
-    have = "none was passed" if given is None else f"the one passed is {given.fingerprint.hex()}"
+    if given is None:
+        return f"it needs the model {needed.hex()}, but none was passed: {how_to_supply(needed)}"
+    have = f"the one passed is {given.fingerprint.hex()}"
     return f"it needs the model {needed.hex()}, but {have}; pass that one (--model FILE, in Python model=)"
 
 

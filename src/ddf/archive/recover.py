@@ -12,7 +12,6 @@ from ddf.archive.blocks import Block, Kind, Method
 from ddf.archive.encoding import decode_block
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import DEFAULT_MAX_BYTES, table_limit
-from ddf.archive.protocol import Codec, check_model
 from ddf.archive.reader import load_embedded, wrong_model
 from ddf.archive.records import (
     END,
@@ -34,7 +33,8 @@ from ddf.archive.records import (
 from ddf.archive.sources import Source, open_source
 from ddf.archive.varint import read_varint
 from ddf.errors import DamagedArchiveError, DdfError, InvalidCodeError, WrongModelError
-from ddf.models import known_model
+from ddf.protocol import Codec, check_model
+from ddf.registry import find_model
 from ddf.shapes import Array, check_bytes
 
 _PIECE = 1 << 20  # bytes that are searched at once
@@ -365,7 +365,7 @@ class Recovery:
         for model in (self._given, self._embedded):
             if model is not None and model.fingerprint == self.fingerprint:
                 return model
-        return known_model(self.fingerprint) if self._given is None else None
+        return find_model(self.fingerprint) if self._given is None else None
 
     def _format(self, number: int, label: str) -> FileFormat | None:
         if not number:

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddf.errors import DamagedArchiveError
-from ddf.extras import needed_for
+from ddf.remote import file_system, is_url, remote_errors
+
+_LEAST_AHEAD, _MOST_AHEAD = 1 << 16, 1 << 20  # bytes that are read ahead from a URL
+_GAP = 1 << 16  # bytes between ranges that are still considered to follow one another
 
 
 class Source(ABC):
@@ -23,9 +26,6 @@ class Source(ABC):
     Arguments:
         name: Its name in error messages.
     """
-
-    ahead = 1 << 12
-    """How many bytes to request at once while looking for a record."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -130,32 +130,66 @@ class _Object(Source):
 
 
 class _Url(Source):
-    """A URL that fsspec opens, read in ranges."""
+    """A URL, read in ranges; where ranges follow one another, more and more is read ahead.
 
-    ahead = 1 << 18
+    Arguments:
+        url: The URL.
+        options: Options of the file system.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         super().__init__(url)
         self.options = dict(options)
         self._connect()
-        self._size = int(self._files.info(self._path)["size"])
+        with remote_errors(url):
+            info = self._files.info(self._path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(f"{url} is a folder, not an archive")
+        self._whole: bytes | None = None  # the contents, if there is no other way to get a part of them
+        # Where the bytes that are kept begin, these bytes, where the last range ended, and how much was read ahead.
+        # They are replaced together, because other threads may read at the same time.
+        self._recent = 0, b"", -1, 0
+        if info["size"] is None:
+            self._whole = self._fetch(0, None)
+        self._size = int(info["size"]) if self._whole is None else len(self._whole)
 
     def _connect(self) -> None:
-        with needed_for(self.name):
-            from fsspec.core import url_to_fs
-
         self._process = os.getpid()
-        self._files, self._path = url_to_fs(self.name, **self.options)
+        self._files, self._path = file_system(self.name, self.options)
 
     @property
     def size(self) -> int:
         return self._size
 
     def _read(self, start: int, count: int) -> bytes:
+        if self._whole is not None:
+            return self._whole[start : start + count]
+        first, kept, end, ahead = self._recent
+        inside = kept[start - first : start - first + count] if first <= start <= first + len(kept) else b""
+        if len(inside) < count:
+            ahead = min(max(2 * ahead, _LEAST_AHEAD), _MOST_AHEAD) if 0 <= start - end <= _GAP else 0
+            position = start + len(inside)
+            more = self._fetch(position, min(self.size, max(start + count, position + ahead)))
+            if self._whole is not None:
+                return self._whole[start : start + count]
+            data = inside + more
+            first, kept = (start, data) if len(data) <= _MOST_AHEAD + _GAP else (0, b"")
+            inside = data[:count]
+        self._recent = first, kept, start + count, ahead
+        return inside
+
+    def _fetch(self, start: int, end: int | None) -> bytes:
+        """Request a range; None as its end for everything."""
+        if end is not None and end <= start:
+            return b""
         if os.getpid() != self._process:  # the connections of a parent process cannot be shared
             self.options["skip_instance_cache"] = True
             self._connect()
-        return bytes(self._files.cat_file(self._path, start=start, end=start + count))
+        with remote_errors(self.name):
+            data = bytes(self._files.cat_file(self._path, **({} if end is None else {"start": start, "end": end})))
+        if end is not None and len(data) == self._size > end - start:  # the server ignores ranges
+            self._whole = data
+        return data
 
 
 def open_source(
@@ -169,7 +203,7 @@ def open_source(
     """
     if isinstance(where, bytes | bytearray | memoryview):
         return _Memory(bytes(where))
-    if isinstance(where, str) and "://" in where:
+    if isinstance(where, str) and is_url(where):
         return _Url(where, options or {})
     if isinstance(where, str | PathLike):
         if hasattr(os, "pread"):

@@ -13,7 +13,6 @@ from ddf.archive.images import to_file
 from ddf.archive.limits import DEFAULT_MAX_BYTES
 from ddf.archive.output_folder import OutputFolder
 from ddf.archive.parallel import Pool, thread_count
-from ddf.archive.protocol import Codec
 from ddf.archive.reader import Archive
 from ddf.archive.records import (
     DIGEST,
@@ -30,6 +29,7 @@ from ddf.archive.records import (
 )
 from ddf.archive.varint import write_varint
 from ddf.errors import DamagedArchiveError, DdfError, LimitError, WrongModelError
+from ddf.protocol import Codec
 
 _PIECE = 1 << 20
 

@@ -27,7 +27,6 @@ from ddf.archive.limits import (
 )
 from ddf.archive.names import check_name, names_weight
 from ddf.archive.parallel import Pool, check_counts, thread_count
-from ddf.archive.protocol import Codec, check_model
 from ddf.archive.reader import Archive, wrong_model
 from ddf.archive.records import (
     DIGEST,
@@ -45,6 +44,7 @@ from ddf.archive.records import (
 from ddf.archive.varint import write_varint
 from ddf.errors import LimitError, WrongModelError
 from ddf.files import PartFile, exclusive
+from ddf.protocol import Codec, check_model
 from ddf.shapes import Array, check_bytes
 
 _LEAST, _MOST, _SHARE = 256, 4096, 16  # arrays in a group: at least, at most, and all arrays so far divided by

@@ -173,7 +173,8 @@ def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFl
     """Load a model of any kind.
 
     Arguments:
-        path: The model file; None for the pretrained model.
+        path: The model file, its URL, or the beginning of the fingerprint of a model of `ddf models list`; None for the
+            pretrained model.
         where: The device of a model that runs on PyTorch; None for a GPU if one is available.
     """
     if path is None:
@@ -181,8 +182,9 @@ def load_model(path: str | None, where: str | None = "cpu") -> "Flow | IntegerFl
 
         return pretrained()
     from ddf.models import load
+    from ddf.registry import model_path
 
-    model = load(path)
+    model = load(model_path(path))
     if hasattr(model, "to"):
         import torch
 

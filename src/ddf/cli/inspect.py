@@ -1,6 +1,6 @@
 """`ddf inspect`."""
 
-__all__ = ["add"]
+__all__ = ["add", "inspect_model"]
 
 import argparse
 from pathlib import Path
@@ -38,10 +38,11 @@ def _inspect(options: argparse.Namespace) -> int:
         return _inspect_archive(options)
     if begin[8:] != b"{":  # as safetensors files have it
         raise ValueError(f"{options.file} is neither a model nor an archive of ddf, or its first bytes are damaged")
-    return _inspect_model(options)
+    return inspect_model(options)
 
 
-def _inspect_model(options: argparse.Namespace) -> int:
+def inspect_model(options: argparse.Namespace) -> int:
+    """Describe the model in `options.file`."""
     import ddf
     from ddf.archive import Codec
 

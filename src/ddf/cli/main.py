@@ -12,7 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddf.cli import archives, compress, demo, evaluate, explain, inspect, interruption, reproduce, sample, train
+from ddf.cli import (
+    archives,
+    compress,
+    demo,
+    evaluate,
+    explain,
+    inspect,
+    interruption,
+    registered,
+    reproduce,
+    sample,
+    train,
+)
 from ddf.cli.common import UsageError, add_debug, formatted, printable
 from ddf.errors import DamagedArchiveError, DdfError
 from ddf.extras import needed_for
@@ -21,7 +33,7 @@ _DESCRIPTION = "Compress label maps losslessly, and train, score and sample mode
 
 _PURPOSES = {
     "Compress": ("compress", "decompress", "list", "extract", "verify", "recover"),
-    "Train and use models": ("train", "evaluate", "sample", "explain", "inspect"),
+    "Train and use models": ("train", "evaluate", "sample", "explain", "inspect", "models"),
     "Explore": ("demo", "reproduce"),
     "Set up the shell": ("completion",),
 }
@@ -70,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ddf {_version()}")
     add_debug(parser, default=False)
     commands: Any = parser.add_subparsers(title=_COMMANDS, dest="command", metavar="COMMAND", required=True)
-    for module in (compress, archives, train, evaluate, sample, explain, inspect, demo, reproduce):
+    for module in (compress, archives, train, evaluate, sample, explain, inspect, registered, demo, reproduce):
         module.add(commands)
     completion = formatted(
         commands,

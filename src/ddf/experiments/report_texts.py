@@ -82,8 +82,8 @@ with the same seeds. Only the coding differs: counts on validation data correct 
 The test maps of Cityscapes show other cities than the validation maps, and whether the corrections apply to them is
 part of the comparison.
 
-Discrete Flows are trained jointly and all other flows net by net, with the same batches, epochs, learning rate schedules
-and moving averages."""
+Discrete Flows are trained jointly and all other flows net by net, with the same batches, epochs, learning rate
+schedules and moving averages."""
 
 PREDICTIONS_HEAD = """\
 | data | model | nets | parameters | epochs | test | difference from the first row \

@@ -1,11 +1,13 @@
 """The pretrained model, which is included in the package."""
 
-__all__ = ["pretrained"]
+__all__ = ["FILE", "pretrained"]
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from ddf.labelmaps.model import CausalFlow
+
+FILE = Path(__file__).with_name("pretrained.safetensors")
 
 
 @cache
@@ -16,6 +18,4 @@ def pretrained() -> CausalFlow:
         >>> pretrained()
         CausalFlow(any labels, 64 pixels, hidden=(128, 64))
     """
-    return CausalFlow.from_bytes(
-        (files("ddf.labelmaps") / "pretrained.safetensors").read_bytes(), "the pretrained model"
-    )
+    return CausalFlow.from_bytes(FILE.read_bytes(), "the pretrained model")

@@ -1,0 +1,86 @@
+"""`ddf models`."""
+
+__all__ = ["add"]
+
+import argparse
+from pathlib import Path
+
+from ddf.cli.common import Commands, UsageError, add_json, formatted, load_codec, print_result, thousands
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = formatted(
+        commands,
+        "models",
+        "list, add and show models that are found by fingerprint",
+        "Manage the models that archives and arrays find by their fingerprint. They are files in the folder `models`\n"
+        "of the cache (~/.cache/ddf, or DDF_CACHE); DDF_MODELS names another folder, or its URL, to look in.",
+        "ddf models add run/model.safetensors",
+        "ddf models add run/model.safetensors --to s3://bucket/masks",
+        "ddf models list",
+        "ddf models show 3f9a51",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="list the models", description="List the models and their files.")
+    adding = actions.add_parser(
+        "add",
+        help="add models",
+        description="Copy models to the folder of the user's models, or to another place, under their fingerprints.",
+    )
+    adding.add_argument("models", nargs="+", metavar="MODEL", help="model files")
+    adding.add_argument("--to", metavar="PLACE", help="a folder or its URL (default: the folder of the user's models)")
+    showing = actions.add_parser(
+        "show", help="describe a model", description="Describe a model, as `ddf inspect` does."
+    )
+    showing.add_argument(
+        "model", metavar="MODEL", help="the first six or more digits of a fingerprint, or a model file"
+    )
+    for action, run in ((listing, _list), (adding, _add), (showing, _show)):
+        add_json(action)
+        action.set_defaults(run=run)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ddf.registry import listed_models, user_models
+
+    models = list(listed_models())
+    lines = [f"| {name} | {thousands(path.stat().st_size)} | {path} |" for name, path in models]
+    print_result(
+        options,
+        {"models": [{"fingerprint": name, "bytes": path.stat().st_size, "file": str(path)} for name, path in models]},
+        "| fingerprint | bytes | file |",
+        "|---|---|---|",
+        *lines,
+        *(
+            []
+            if len(models) > 1
+            else [f"(only the pretrained model; `ddf models add` copies others to {user_models()})"]
+        ),
+    )
+    return 0
+
+
+def _add(options: argparse.Namespace) -> int:
+    from ddf.registry import add_model
+
+    models = [load_codec(path) for path in options.models]
+    files = [add_model(model, options.to) for model in models]
+    print_result(
+        options,
+        {"models": [{"fingerprint": Path(file).stem, "file": file} for file in files]},
+        *files,
+    )
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from ddf.cli.inspect import inspect_model
+    from ddf.registry import model_path
+
+    options.file = Path(model_path(options.model))
+    if not options.file.exists():
+        raise UsageError(
+            f"there is no model {options.model}: `ddf models list` lists the models, `ddf models add` adds one"
+        )
+    return inspect_model(options)

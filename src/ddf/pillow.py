@@ -1,0 +1,118 @@
+"""Label maps as images of Pillow.
+
+After `import ddf.pillow`, `Image.open` and `Image.save` support files of one map, with the suffix .ddfm.
+"""
+
+__all__ = ["LabelImageFile"]
+
+import io
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image, ImageFile, ImagePalette
+
+from ddf.archive.blocks import DTYPES
+from ddf.archive.formats import FileFormat
+from ddf.archive.reader import Archive
+from ddf.archive.records import MAGIC
+from ddf.archive.writer import ArchiveWriter
+from ddf.errors import DamagedArchiveError, NotLabelMapError
+from ddf.label_files import MODES
+from ddf.registry import codec_of, get_model
+
+EXTENSION = ".ddfm"
+
+_MODE_OF = {"|b1": "1", "|u1": "L", "<u2": "I;16"}  # other dtypes become 32-bit integers, mode I
+
+
+class LabelImageFile(ImageFile.ImageFile):
+    """A label map as an image of mode 1, L, P, I;16 or I. Its pixels are decoded on first use.
+
+    `save` accepts the options `model` (a model, its file, URL or fingerprint; default: the pretrained model) and
+    `embed_model`. It keeps the palette and the transparency of the image, but no other metadata.
+
+    Examples:
+        >>> from PIL import Image
+        >>> import ddf.pillow
+        >>> Image.new("L", (480, 360), 7).save("mask.ddfm")
+        >>> with Image.open("mask.ddfm") as image:
+        ...     print(image.mode, image.size, image.getpixel((0, 0)))
+        L (480, 360) 7
+    """
+
+    format = "DDF"
+    format_description = "label map of ddf"
+    _archive: Archive | None = None  # until the pixels are decoded
+
+    def _open(self) -> None:
+        file: Any = self.fp
+        archive = Archive(file)
+        if len(archive) != 1:
+            raise NotLabelMapError(f"{archive.name} contains {len(archive)} arrays, not one: open it as a ddf.Archive")
+        table = archive.contents.index.table
+        kind = table.kinds[table.kind_of[0]]
+        found = archive.format_of(0)
+        if len(kind.shape) != 2 or 0 in kind.shape or (found is not None and found.type == "file"):
+            raise NotLabelMapError(f"{archive.name} contains an array of shape {kind.shape}, which is not an image")
+        self._archive = archive
+        self._size = kind.shape[1], kind.shape[0]
+        self._mode = _MODE_OF.get(DTYPES[kind.dtype], "I")
+        if found is not None and found.mode:
+            if np.dtype(MODES[found.mode]) != np.dtype(DTYPES[kind.dtype]):
+                raise DamagedArchiveError(f"{archive.name} is damaged: an image of mode {found.mode} has other values")
+            self._mode = found.mode
+            if found.mode == "P":
+                self.palette = ImagePalette.raw("RGB", found.palette)
+            if found.transparency is not None:
+                self.info["transparency"] = found.transparency
+
+    def load(self) -> Any:
+        """Decode the pixels."""
+        if self._archive is not None:
+            array = self._archive[0]
+            if self.mode == "I" and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
+                name = self._archive.name
+                raise ValueError(f"{name} has the label {array.max()}, too large for an image: open it as a ddf.Archive")
+            if self.mode == "I":
+                array = array.astype(np.int32, copy=False)
+            pixels = Image.frombytes("P", self.size, array.tobytes()) if self.mode == "P" else Image.fromarray(array)
+            self.im = pixels.im
+            self._archive = None
+            if getattr(self, "_exclusive_fp", False) and self.fp is not None:
+                self.fp.close()
+                self.fp = None
+        return super().load()
+
+
+def _accept(prefix: bytes) -> bool:
+    return prefix.startswith(MAGIC)
+
+
+def _save(image: Image.Image, file: IO[bytes], name: str | bytes) -> None:
+    mode = "I;16" if image.mode.startswith("I;16") else image.mode
+    if mode not in MODES:
+        raise OSError(f"cannot write an image of mode {image.mode} as a label map, which has one channel")
+    options: dict[str, Any] = dict(image.encoderinfo)
+    model: Any = options.get("model")
+    fingerprint, codec = codec_of(model)
+    array = np.asarray(image)
+    array = array != 0 if mode == "1" else array.astype(MODES[mode], copy=False)
+    transparency = options.get("transparency", image.info.get("transparency"))
+    if not isinstance(transparency, int | bytes | None):
+        transparency = None
+    palette = bytes(image.getpalette("RGB") or b"") if mode == "P" else b""
+    form = FileFormat("PNG", mode, palette, transparency) if mode == "P" or transparency is not None else None
+    buffer = io.BytesIO()
+    with ArchiveWriter(
+        buffer,
+        codec or get_model(fingerprint, needed_by="this image"),
+        embed_model=bool(options.get("embed_model")),
+    ) as archive:
+        archive.add(array, copy=False, file=form)
+    file.write(buffer.getvalue())
+
+
+Image.register_open(LabelImageFile.format, LabelImageFile, _accept)
+Image.register_save(LabelImageFile.format, _save)
+Image.register_extension(LabelImageFile.format, EXTENSION)
+Image.register_mime(LabelImageFile.format, "application/x-ddf")

@@ -1,0 +1,211 @@
+"""Models by fingerprint, so that data needs to name only the model that decodes it.
+
+A model is looked up among the models in use, the pretrained model, the user's models (`ddf models add`), where the
+environment variable DDF_MODELS points, and in the places that the caller names, such as the folder of an archive. A
+place is a folder of files named FINGERPRINT.safetensors, or a model file; either may be a URL.
+"""
+
+__all__ = [
+    "add_model",
+    "codec_of",
+    "find_model",
+    "get_model",
+    "how_to_supply",
+    "listed_models",
+    "model_path",
+    "user_models",
+]
+
+import os
+import re
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddf.errors import DamagedFileError, DdfError, WrongModelError
+from ddf.files import atomic_write, cache_folder
+from ddf.modelfile import read
+from ddf.models import load, model_from_bytes
+from ddf.protocol import Codec
+from ddf.remote import file_system, is_url, read_bytes
+
+if TYPE_CHECKING:
+    from ddf.exact import IntegerFlow
+    from ddf.labelmaps import CausalFlow
+
+SUFFIX = ".safetensors"
+VARIABLE = "DDF_MODELS"
+
+_NO_CODEC = "`ddf train … --integer` and ddf.export make models that can compress"
+
+_in_use: dict[bytes, Any] = {}
+
+
+def user_models() -> Path:
+    """Return the folder of the user's models."""
+    return cache_folder() / "models"
+
+
+def find_model(fingerprint: bytes, *places: str | PathLike[str]) -> "CausalFlow | IntegerFlow | None":
+    """Return the model with a fingerprint, None if it is not found.
+
+    Arguments:
+        fingerprint: The 16 bytes that identify the model.
+        places: Further locations to look in: paths or URLs of folders or model files.
+
+    Raises:
+        DamagedFileError: A file that should hold the model holds another model, or none.
+    """
+    if fingerprint in _in_use:
+        return _in_use[fingerprint]
+    from ddf.labelmaps import pretrained
+
+    model: Any = pretrained()
+    if model.fingerprint != fingerprint:
+        usual = [str(user_models()), os.environ.get(VARIABLE, "")]
+        model = _search(fingerprint, [*usual, *(os.fspath(place) for place in places)])
+    if model is not None:
+        _in_use[fingerprint] = model
+    return model
+
+
+def get_model(fingerprint: bytes, *places: str | PathLike[str], needed_by: str) -> "CausalFlow | IntegerFlow":
+    """Return the model with a fingerprint.
+
+    Arguments:
+        fingerprint: The 16 bytes that identify the model.
+        places: Further locations to look in.
+        needed_by: What needs the model, for the error message.
+
+    Raises:
+        WrongModelError: The model is not found.
+    """
+    model = find_model(fingerprint, *places)
+    if model is None:
+        raise WrongModelError(f"{needed_by} needs the model {fingerprint.hex()}: {how_to_supply(fingerprint)}")
+    return model
+
+
+def codec_of(model: "Codec | str | PathLike[str] | None") -> "tuple[bytes, Codec | None]":
+    """Return the fingerprint of a model, and the model if it has been loaded.
+
+    Arguments:
+        model: A model, its file or URL, or its fingerprint; None for the pretrained model.
+    """
+    if isinstance(model, str) and re.fullmatch("[0-9a-f]{32}", model) and not Path(model).exists():
+        return bytes.fromhex(model), None
+    if model is None:
+        from ddf.labelmaps import pretrained
+
+        model = pretrained()
+    elif isinstance(model, str | PathLike):
+        loaded: Any = load(model_path(os.fspath(model)))
+        model = loaded
+    if not isinstance(model, Codec):
+        raise TypeError(f"a {type(model).__name__} is not a codec: {_NO_CODEC}")
+    return model.fingerprint, model
+
+
+def how_to_supply(fingerprint: bytes) -> str:
+    """Return what a user can do about a missing model."""
+    return (
+        f"add it with `ddf models add FILE`, or set {VARIABLE} to a folder or URL that contains "
+        f"{fingerprint.hex()}{SUFFIX}, or pass it (--model FILE, in Python model=)"
+    )
+
+
+def _search(fingerprint: bytes, places: "list[str]") -> "CausalFlow | IntegerFlow | None":
+    for place in places:
+        found = _contents(place, f"{fingerprint.hex()}{SUFFIX}") if place else None
+        if found is None:
+            continue
+        where, data = found
+        model = model_from_bytes(data, where)
+        if getattr(model, "fingerprint", None) == fingerprint:
+            return model  # type: ignore[return-value]
+        if not place.endswith(SUFFIX):
+            raise DamagedFileError(f"{where} does not hold the model that its name states")
+    return None
+
+
+def _contents(place: str, name: str) -> tuple[str, bytes] | None:
+    """Return the path and the contents of a model file at a location, None if it does not exist."""
+    if is_url(place):
+        where = place if place.endswith(SUFFIX) else f"{place.rstrip('/')}/{name}"
+        try:
+            return where, read_bytes(where)
+        except FileNotFoundError:
+            return None
+    path = Path(place) if place.endswith(SUFFIX) else Path(place) / name
+    return (str(path), read(path)) if path.is_file() else None
+
+
+def add_model(model: Any, to: str | PathLike[str] | None = None) -> str:
+    """Store a model under its fingerprint, and return its path or URL.
+
+    Arguments:
+        model: The model; it must be able to compress.
+        to: The folder, or its URL; None for the folder of the user's models.
+    """
+    if not isinstance(model, Codec):
+        raise TypeError(f"a {type(model).__name__} is not a codec: {_NO_CODEC}")
+    folder = os.fspath(user_models() if to is None else to)
+    name = f"{model.fingerprint.hex()}{SUFFIX}"
+    if is_url(folder):
+        where = f"{folder.rstrip('/')}/{name}"
+        files, path = file_system(where)
+        files.makedirs(files._parent(path), exist_ok=True)
+        files.pipe_file(path, model.to_bytes())
+        return where
+    Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
+    target = Path(folder).expanduser() / name
+    data = model.to_bytes()
+    if not target.exists() or target.read_bytes() != data:
+        with atomic_write(target) as temporary:
+            temporary.write_bytes(data)
+    return str(target)
+
+
+def listed_models() -> Iterator[tuple[str, Path]]:
+    """Yield the fingerprint (in hexadecimal) and the path of the pretrained model, the user's, and those in DDF_MODELS.
+
+    Models behind URLs are not listed.
+    """
+    from ddf.labelmaps import pretrained
+    from ddf.labelmaps.pretrained import FILE
+
+    yield pretrained().fingerprint.hex(), FILE
+    places = [user_models()]
+    named = os.environ.get(VARIABLE, "")
+    if named and not is_url(named):
+        places.append(Path(named).expanduser())
+    for place in places:
+        for path in sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else [place]:
+            if path.is_file() and (found := _fingerprint_of(path)):
+                yield found, path
+
+
+def _fingerprint_of(path: Path) -> str:
+    """Return the fingerprint of a model file, from its name if possible; "" if it is not a model with one."""
+    if re.fullmatch("[0-9a-f]{32}", path.stem):
+        return path.stem
+    try:
+        model = model_from_bytes(read(path), str(path))
+    except (DdfError, OSError):
+        return ""
+    return model.fingerprint.hex() if isinstance(model, Codec) else ""
+
+
+def model_path(text: str) -> str:
+    """Return the path of a model that is given by its path or URL, or by the beginning of its fingerprint.
+
+    Arguments:
+        text: A path, a URL, or at least six hexadecimal digits.
+    """
+    if is_url(text) or not re.fullmatch("[0-9a-f]{6,32}", text) or Path(text).exists():
+        return text
+    found = {name: path for name, path in listed_models() if name.startswith(text)}
+    if len(found) > 1:
+        raise ValueError(f"{text} is the beginning of several fingerprints: {', '.join(found)}; pass more digits")
+    return str(next(iter(found.values()), text))
