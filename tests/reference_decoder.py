@@ -178,6 +178,14 @@ def group(
     return out
 
 
+def chunk(data: bytes, model: bytes) -> Array:
+    """Return the array of a chunk."""
+    start = 1 + data[0]
+    kind, payload = data[1:start], data[start + 4 :]
+    ((_, array),) = group([(kind, len(payload), [""], [])], data[start:], read_model(model), 0)
+    return array
+
+
 def block(kind: bytes, payload: bytes, count: int, net: "IntegerFlow | LabelMaps | None") -> Array:
     """Return all arrays of a block, (count, *shape)."""
     flags, dtype, dimensions = kind[0], DTYPES[kind[1]], kind[2]

@@ -19,6 +19,7 @@ from ddf.archive.chunks import decode_chunk, encode_chunk
 from ddf.errors import DamagedFileError, WrongModelError
 from ddf.labelmaps import CausalFlow, pretrained
 from ddf.shapes import Array
+from tests import reference_decoder
 
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", ">u2", ">i4", ">i8")
 
@@ -60,6 +61,18 @@ def test_chunks_are_restored(dtype: str, shape: tuple[int, ...]) -> None:
     assert np.array_equal(again, array)
     assert again.shape == shape
     assert again.dtype == np.dtype(dtype).newbyteorder("=")
+
+
+@pytest.mark.parametrize("array", [maps("int32", 1)[0, :20, :30], np.arange(5), np.zeros((3, 0), np.uint8)], ids=str)
+def test_chunks_have_the_documented_format(array: Array) -> None:
+    assert np.array_equal(reference_decoder.chunk(encode_chunk(array, pretrained()), pretrained().to_bytes()), array)
+
+
+def test_codes_of_numcodecs_have_the_documented_format() -> None:
+    array = np.asfortranarray(maps(">u2", 1)[0, :12, :20])
+    data = ddf.numcodecs.LabelCodec().encode(array)
+    assert data[0] == 1
+    assert np.array_equal(reference_decoder.chunk(data[1:], pretrained().to_bytes()), array.T)
 
 
 def test_every_damaged_byte_of_a_chunk_is_noticed(other: CausalFlow) -> None:

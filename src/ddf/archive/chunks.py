@@ -31,7 +31,8 @@ def encode_chunk(array: Array, model: Codec | None, verify: bool = True) -> byte
     kind = kind_of(array)
     (block,) = encode_blocks(model, kind, [array.astype(array.dtype.newbyteorder("<"), copy=False)], verify)
     described = block.kind.to_bytes()
-    return bytes([len(described)]) + described + block.checksum.to_bytes(_CHECKSUM, "little") + block.payload
+    checksum = placed(block.checksum, 0).to_bytes(_CHECKSUM, "little")
+    return bytes([len(described)]) + described + checksum + block.payload
 
 
 def decode_chunk(
@@ -67,7 +68,7 @@ def decode_chunk(
     if shape is None:
         check_bytes("a chunk", kind.size, max_bytes)
     checksum = int.from_bytes(data[start : start + _CHECKSUM], "little")
-    block = Block(kind, 1, placed(checksum, 0), bytes(data[start + _CHECKSUM :]))
+    block = Block(kind, 1, checksum, bytes(data[start + _CHECKSUM :]))
     try:
         return decode_block(model if kind.method == Method.CODEC else None, block)[0]
     except InvalidCodeError as error:
