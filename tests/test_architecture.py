@@ -33,7 +33,7 @@ ROOMS = [
     models
     registry
     archive
-    zarr numcodecs torch pillow
+    zarr numcodecs torch pillow napari
     dask
     analysis peers
     viz
