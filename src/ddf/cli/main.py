@@ -21,6 +21,7 @@ from ddf.cli import (
     inspect,
     interruption,
     registered,
+    report_page,
     reproduce,
     sample,
     train,
@@ -32,7 +33,7 @@ from ddf.extras import needed_for
 _DESCRIPTION = "Compress label maps losslessly, and train, score and sample models of categorical data."
 
 _PURPOSES = {
-    "Compress": ("compress", "decompress", "list", "extract", "verify", "recover"),
+    "Compress": ("compress", "decompress", "list", "extract", "verify", "recover", "report"),
     "Train and use models": ("train", "evaluate", "sample", "explain", "inspect", "models"),
     "Explore": ("demo", "reproduce"),
     "Set up the shell": ("completion",),
@@ -82,7 +83,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ddf {_version()}")
     add_debug(parser, default=False)
     commands: Any = parser.add_subparsers(title=_COMMANDS, dest="command", metavar="COMMAND", required=True)
-    for module in (compress, archives, train, evaluate, sample, explain, inspect, registered, demo, reproduce):
+    modules = (compress, archives, report_page, train, evaluate, sample, explain, inspect, registered, demo, reproduce)
+    for module in modules:
         module.add(commands)
     completion = formatted(
         commands,
