@@ -84,9 +84,11 @@ def add_debug(parser: argparse.ArgumentParser, default: object) -> None:
     )
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse.ArgumentParser, default: Any = False) -> None:
     """Add the option for JSON output."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON (default: as text)")
+    parser.add_argument(
+        "--json", action="store_true", default=default, help="print the result as JSON (default: as text)"
+    )
 
 
 def add_model(parser: argparse.ArgumentParser, what: str) -> None:

@@ -21,7 +21,9 @@ def add(commands: Commands) -> None:
         "ddf models list",
         "ddf models show 3f9a51",
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add_json(parser)
+    parser.set_defaults(run=_list)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="(default: list)")
     listing = actions.add_parser("list", help="list the models", description="List the models and their files.")
     adding = actions.add_parser(
         "add",
@@ -37,7 +39,7 @@ def add(commands: Commands) -> None:
         "model", metavar="MODEL", help="the first six or more digits of a fingerprint, or a model file"
     )
     for action, run in ((listing, _list), (adding, _add), (showing, _show)):
-        add_json(action)
+        add_json(action, default=argparse.SUPPRESS)
         action.set_defaults(run=run)
 
 

@@ -3,12 +3,12 @@
 __all__ = ["colors_of", "map_grids", "sheet"]
 
 from collections.abc import Mapping, Sequence
-from colorsys import hsv_to_rgb
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
+from ddf.archive.pictures import automatic_colors
 from ddf.classes import Classes, Color
 from ddf.files import atomic_write
 from ddf.shapes import Array
@@ -65,13 +65,7 @@ def colors_of(classes: Classes) -> list[Color]:
         return list(classes.colors)
     if classes.num_classes == 2:
         return [(0, 0, 0), (255, 255, 255)]
-    found = []
-    for i in range(classes.num_classes):  # hues in steps of the golden ratio, with alternating brightness
-        red, green, blue = hsv_to_rgb(
-            (i * 0.618034 + 0.58) % 1, (0.55, 0.75, 0.4)[i % 3], (0.85, 0.6, 0.95)[i // 2 % 3]
-        )
-        found.append((round(255 * red), round(255 * green), round(255 * blue)))
-    return found
+    return [(red, green, blue) for red, green, blue in automatic_colors(np.arange(classes.num_classes)).tolist()]
 
 
 def sheet(maps: Array, colors: Sequence[Color], path: str | PathLike[str], gap: int = 4) -> None:
