@@ -118,7 +118,9 @@ def stores(model: Any) -> dict[str, Any]:
         import crackle
 
         found["folder of crackle files"] = Folder(
-            ".ckl", lambda a, p: p.write_bytes(crackle.compress(a)), lambda p: crackle.decompress(p.read_bytes())
+            ".ckl",
+            lambda a, p: p.write_bytes(crackle.compress(a)),
+            lambda p: crackle.decompress(p.read_bytes())[..., 0],
         )
     except ImportError:
         print("crackle is not installed: pip install crackle-codec")

@@ -9,7 +9,8 @@ import pytest
 
 from tests.zoo import coupling_flow
 
-WITHOUT = "import sys; sys.modules.update(dict.fromkeys(['torch', 'matplotlib', 'constriction', 'pooch', 'fsspec']))\n"
+MISSING = ["torch", "matplotlib", "constriction", "pooch", "fsspec", "dask", "distributed"]
+WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({MISSING}))\n"
 COMMAND = WITHOUT + "from ddf.cli.main import main; raise SystemExit(main())"
 
 
@@ -68,6 +69,12 @@ def test_attributes_name_the_missing_extra(name: str) -> None:
     done = run(WITHOUT + f"import ddf\ntry:\n    ddf.{name}\nexcept ImportError as error:\n    print(error)")
     assert done.stdout.startswith("torch is not installed; it is needed for "), done.stderr
     assert "[train]" in done.stdout
+
+
+def test_a_module_names_the_missing_extra() -> None:
+    done = run(WITHOUT + "try:\n    import ddf.dask\nexcept ImportError as error:\n    print(error)")
+    expected = "distributed is not installed; it is needed for ddf.dask: pip install 'discrete-denoising-flows[dask]'\n"
+    assert done.stdout == expected, done.stderr
 
 
 def test_an_error_names_a_model_that_needs_torch(tmp_path: Path) -> None:

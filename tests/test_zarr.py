@@ -137,12 +137,8 @@ def test_chunks_that_are_not_label_maps_are_restored(tmp_path: Path) -> None:
 
 def test_other_processes_need_no_registration(tmp_path: Path) -> None:
     x = maps("uint8")
-    zarr.create_array(
-        tmp_path / "a", data=x, chunks=(1, 45, 61), serializer=ddf.zarr.LabelCodec(), compressors=None
-    )
-    zarr.create_array(
-        tmp_path / "b", data=x, chunks=(1, 45, 61), zarr_format=2, compressors=ddf.numcodecs.LabelCodec()
-    )
+    zarr.create_array(tmp_path / "a", data=x, chunks=(1, 45, 61), serializer=ddf.zarr.LabelCodec(), compressors=None)
+    zarr.create_array(tmp_path / "b", data=x, chunks=(1, 45, 61), zarr_format=2, compressors=ddf.numcodecs.LabelCodec())
     script = "import sys, zarr; print(sum(int(zarr.open_array(path)[:].sum()) for path in sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "a"), str(tmp_path / "b")],

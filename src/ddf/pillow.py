@@ -72,7 +72,8 @@ class LabelImageFile(ImageFile.ImageFile):
             array = self._archive[0]
             if self.mode == "I" and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
                 name = self._archive.name
-                raise ValueError(f"{name} has the label {array.max()}, too large for an image: open it as a ddf.Archive")
+                what = f"{name} has the label {array.max()}, too large for an image"
+                raise ValueError(f"{what}: open it as a ddf.Archive")
             if self.mode == "I":
                 array = array.astype(np.int32, copy=False)
             pixels = Image.frombytes("P", self.size, array.tobytes()) if self.mode == "P" else Image.fromarray(array)

@@ -3,14 +3,18 @@
 __all__ = [
     "Listing",
     "RemoteFile",
+    "check_writable",
+    "file_sizes",
     "file_system",
     "is_url",
     "join_url",
     "list_files",
     "local_path",
+    "make_folder",
     "read_ahead",
     "read_bytes",
     "remote_errors",
+    "size_of_file",
     "type_of",
     "upload",
     "write_bytes",
@@ -30,15 +34,16 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from ddf.errors import DdfError, MissingExtraError
-from ddf.extras import EXTRAS, needed_for
+from ddf.extras import needed_for
 from ddf.shapes import check_bytes
 
 _WEB = ("http", "https")
-_ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}  # object stores: an object appears when it is complete
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
 
 _IN_FLIGHT = 8  # files that are read at once
 _AHEAD = 1 << 26  # bytes of files that are read ahead
 _HEADER = 1 << 16  # bytes that a file may have in addition to its array
+_ATTEMPTS = 9  # to list a folder that changes
 _PAUSES = (0.5, 2.0)  # seconds before a failed read is repeated
 
 
@@ -75,6 +80,25 @@ def read_bytes(url: str, options: Mapping[str, Any] | None = None) -> bytes:
     files, path = file_system(url, options)
     with remote_errors(url):
         return bytes(files.cat_file(path))
+
+
+def size_of_file(files: Any, path: str) -> int | None:
+    """Return the size of a file in bytes, None if its file system does not tell.
+
+    Arguments:
+        files: The file system.
+        path: The path in it.
+
+    Raises:
+        IsADirectoryError: The path is that of a folder.
+    """
+    info = files.info(path)
+    if info["type"] == "directory":
+        raise IsADirectoryError("it is a folder, not a file")
+    if info.get("size") is None and hasattr(files, "fs"):  # a cache that looked only at a list of files
+        info = files.fs.info(path)
+    size = info.get("size")
+    return None if size is None else int(size)
 
 
 def type_of(url: str) -> str:
@@ -145,10 +169,13 @@ def remote_errors(url: str) -> Iterator[None]:
 
 def _explained(url: str, error: Exception) -> Exception:
     if isinstance(error, ImportError):  # a package that fsspec needs for the protocol
-        missing = error.__cause__
-        if isinstance(missing, ModuleNotFoundError) and missing.name in EXTRAS:
-            with suppress(MissingExtraError), needed_for(url):
-                raise missing
+        try:
+            with needed_for(url):
+                raise error.__cause__ or error
+        except MissingExtraError as named:
+            return named
+        except BaseException:
+            pass
         return MissingExtraError(f"{url}: {error or 'a package is missing'}")
     if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
         return ValueError(f"{url}: no installed package provides the protocol {url.partition('://')[0]!r}")
@@ -225,7 +252,7 @@ class RemoteFile:
     def _read(self, max_bytes: int) -> bytes:
         files, path = file_system(self.url) if self.files is None else (self.files, self.path)
         with remote_errors(self.url):
-            size = files.info(path).get("size") if self.size is None else self.size
+            size = size_of_file(files, path) if self.size is None else self.size
             if size is not None:
                 check_bytes(self.url, size if size > max_bytes + _HEADER else 0, max_bytes)
             return bytes(files.cat_file(path))
@@ -298,22 +325,14 @@ def list_files(url: str) -> Listing:
     if info["type"] != "directory" and not web_folder:
         return Listing(False, [(_name_of(url), RemoteFile(url, files, root, info.get("size")), "file")], [])
     problems: list[tuple[str, str]] = []
-
-    def failed(error: Exception) -> None:
-        reason = _explained(url, error)
-        if str(getattr(error, "filename", None) or root).rstrip("/") == root.rstrip("/"):
-            raise reason
-        problems.append((str(getattr(error, "filename", url)), f"not archived: {reason}"))
-
     with remote_errors(url):
         if files.async_impl and not _is_web(root):  # object stores list all folders at once
             infos = list(files.find(root, withdirs=True, detail=True).values())
         else:
-            walked = files.walk(root, detail=True, on_error=failed)
-            infos = [info for _, folders, inside in walked for info in (*folders.values(), *inside.values())]
+            infos = list(_walk(files, root, url, problems))
     entries = []
     for info in infos:
-        place = info["name"].removeprefix(root.rstrip("/")).strip("/")
+        place = info["name"].strip("/").removeprefix(root.strip("/")).strip("/")
         if _is_web(root):
             if "?" in place or "#" in place:  # links that sort a listing
                 continue
@@ -325,6 +344,23 @@ def list_files(url: str) -> Listing:
     return Listing(True, entries, problems)
 
 
+def _walk(files: Any, root: str, url: str, problems: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """Yield what is below a folder; add other folders that cannot be listed to the problems."""
+    folders = [root]
+    for folder in folders:
+        try:
+            infos = files.ls(folder, detail=True)
+        except OSError as error:
+            if folder == root:
+                raise
+            problems.append((folder, f"not archived: {_explained(folder, error)}"))
+            continue
+        for info in infos:
+            if info["name"].rstrip("/") != folder.rstrip("/"):
+                yield info
+                folders += [info["name"]] if info["type"] == "directory" else []
+
+
 def _name_of(url: str) -> str:
     """Return the last part of the path of a URL."""
     link = next(link for link in url.split("::") if "://" in link)
@@ -332,7 +368,40 @@ def _name_of(url: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
+def file_sizes(url: str) -> dict[str, int]:
+    """Return the names and sizes of the files in a folder; nothing if it does not exist.
+
+    Arguments:
+        url: The URL of the folder.
+    """
+    files, path = file_system(url)
+    with remote_errors(url):
+        files.invalidate_cache()
+        if not files.exists(path):
+            return {}
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError):  # a temporary file of another process has disappeared
+                infos = files.ls(path, detail=True)
+                return {info["name"].rpartition("/")[2]: int(info["size"]) for info in infos if info["type"] == "file"}
+        raise FileNotFoundError("it cannot be listed")
+
+
 # ---- Writing ---------------------------------------------------------------------------------------------------------
+
+
+def check_writable(url: str) -> None:
+    """Raise an error for URLs that cannot be written, whatever the permissions are."""
+    if _is_web(url) or "::" in url:
+        raise ValueError(f"{url}: files can be written neither to web servers nor to chained URLs")
+
+
+def make_folder(url: str) -> None:
+    """Create a folder, unless it exists or the file system has no folders."""
+    check_writable(url)
+    files, path = file_system(url)
+    if not _appears_at_once(files):  # object stores have no folders, and would create a missing bucket
+        with remote_errors(url):
+            files.makedirs(path, exist_ok=True)
 
 
 def write_bytes(url: str, data: bytes) -> None:
@@ -345,27 +414,22 @@ def write_bytes(url: str, data: bytes) -> None:
     _place(url, len(data), lambda files, path: files.pipe_file(path, data))
 
 
-def upload(path: str | PathLike[str], url: str, overwrite: bool = True) -> None:
-    """Copy a file to a URL, where it appears only when it is complete.
+def upload(path: str | PathLike[str], url: str) -> None:
+    """Copy a file to a URL, where it appears only when it is complete; an existing file is replaced.
 
     Arguments:
         path: The file.
         url: The URL.
-        overwrite: Whether to replace an existing file.
     """
-    if not overwrite and type_of(url):
-        raise FileExistsError(f"{url} already exists")
     _place(url, Path(path).stat().st_size, lambda files, place: files.put_file(str(path), place))
 
 
 def _place(url: str, size: int, write: Callable[[Any, str], object]) -> None:
-    """Write a file: directly where it appears at once, otherwise under a temporary name next to it."""
+    """Write a file: directly if it appears only when it is complete, otherwise under a temporary name next to it."""
+    check_writable(url)
     files, path = file_system(url)
-    protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
-    if protocols & set(_WEB) or "::" in url:
-        raise ValueError(f"{url}: files cannot be written to web servers and chained URLs")
     folder = path[: path.rfind("/") + 1]
-    part = path if protocols & _ATOMIC else f"{folder}.ddf-{secrets.token_hex(8)}.part"
+    part = path if _appears_at_once(files) else f"{folder}.ddf-{secrets.token_hex(8)}.part"
     with remote_errors(url):
         try:
             write(files, part)
@@ -379,3 +443,8 @@ def _place(url: str, size: int, write: Callable[[Any, str], object]) -> None:
                 with suppress(Exception):
                     files.rm_file(part)
             raise
+
+
+def _appears_at_once(files: Any) -> bool:
+    """Return whether a file appears only when it is complete."""
+    return bool(_OBJECT_STORES & ({files.protocol} if isinstance(files.protocol, str) else set(files.protocol)))

@@ -233,6 +233,16 @@ def test_a_file_above_the_limit_is_not_archived(tmp_path: Path) -> None:
     assert all("90,000 bytes, but the limit is 50,000" in why for why in (refused, kept))
 
 
+def test_a_huge_npy_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "huge.npy", np.zeros(200_000))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    _, files = archive_of(tmp_path / "in", max_bytes=50_000)
+    ((name, why),) = files.problems
+    assert name == "huge.npy"
+    assert "1,600,128 bytes, but the limit is 50,000" in why
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [">i4", "<i4", "u1"])
 def test_npy_files_keep_their_order(tmp_path: Path, order: str, dtype: str) -> None:

@@ -24,8 +24,9 @@ __all__ = [
     "verify",
 ]
 
-from ddf.archive.archived_files import FileReader, FileWriter, files_in
+from ddf.archive.archived_files import FileReader, FileWriter
 from ddf.archive.formats import FileFormat
+from ddf.archive.found_files import files_in
 from ddf.archive.limits import DEFAULT_MAX_BYTES
 from ddf.archive.reader import Archive, decompress
 from ddf.archive.recover import Recovery, recover

@@ -1,17 +1,15 @@
 """Files and folders in archives: label maps as arrays that can be restored to files, other files byte for byte."""
 
-__all__ = ["FileReader", "FileWriter", "FoundFiles", "files_in"]
+__all__ = ["FileReader", "FileWriter"]
 
-import os
 import stat
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
 
 from ddf.archive.formats import FileFormat
 from ddf.archive.images import Loaded, file_from_bytes, read_file, to_file
@@ -19,100 +17,11 @@ from ddf.archive.output_folder import OutputFolder
 from ddf.archive.reader import Archive
 from ddf.archive.writer import ArchiveWriter
 from ddf.errors import DamagedArchiveError, LimitError
-from ddf.remote import RemoteFile, is_url, join_url, list_files, local_path, read_ahead
+from ddf.remote import RemoteFile, is_url, local_path, read_ahead
 from ddf.shapes import Array
 
 _NPY = FileFormat("npy")
-
-
-class FoundFiles(NamedTuple):
-    """What some files and folders contain.
-
-    Arguments:
-        files: The files, each with its name in an archive.
-        left_out: What is not archived: hidden files, empty folders, broken links, links to folders and links that lead
-            out of a folder.
-        problems: Folders that cannot be read, and why.
-    """
-
-    files: list[tuple[str, Path | RemoteFile]]
-    left_out: list[Path | str]
-    problems: list[tuple[str, str]]
-
-
-def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
-    """Find all files in the given files and folders. Names are relative to the folder that was given.
-
-    Arguments:
-        sources: Files and folders: their paths or URLs.
-    """
-    found = FoundFiles([], [], [])
-    for source in sources:
-        path: Path | None = Path(source)
-        if isinstance(source, str) and is_url(source):
-            path = local_path(source)
-        if path is None:
-            _search_url(str(source), found)
-        elif path.is_dir():
-            _search(path, found)
-        elif path.is_file():
-            found.files.append((path.name, path))
-        elif path.exists():
-            raise FileNotFoundError(f"{path} is neither a regular file nor a folder")
-        else:
-            raise FileNotFoundError(f"{path} does not exist")
-    names: dict[str, Path | RemoteFile] = {}
-    for name, file in found.files:
-        if name in names:
-            raise ValueError(
-                f"{names[name]} and {file} would both be named {name!r}; compress the folder that contains both"
-            )
-        names[name] = file
-    return found
-
-
-def _search(root: Path, found: FoundFiles, folder: str = "") -> None:
-    """Find the files in a folder, in the order of their paths."""
-    try:
-        with os.scandir(root / folder) as entries:
-            ordered = sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        found.problems.append((folder or str(root), f"not archived: {error.strerror}"))
-        return
-    if not ordered and folder:
-        found.left_out.append(root / folder)
-    inside = os.path.realpath(root) + os.sep
-    for entry in ordered:
-        name = f"{folder}/{entry.name}" if folder else entry.name
-        leads_out = entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside)
-        if entry.name.startswith(".") or leads_out:
-            found.left_out.append(root / name)
-        elif entry.is_dir(follow_symlinks=False):
-            _search(root, found, name)
-        elif Path(entry.path).is_file():
-            found.files.append((name, root / name))
-        else:  # links to folders, broken links, pipes
-            found.left_out.append(root / name)
-
-
-def _search_url(url: str, found: FoundFiles) -> None:
-    """Find the files behind a URL, by the same rules as in a local folder."""
-    listing = list_files(url)
-    found.problems.extend(listing.problems)
-    parents = {name.rpartition("/")[0] for name, _, _ in listing.entries}
-    hidden = ""
-    for name, file, type_ in listing.entries:
-        if hidden and name.startswith(hidden + "/"):
-            continue
-        parts = name.split("/")
-        first = next((i for i, part in enumerate(parts, 1) if part.startswith(".")), 0)
-        if first and listing.is_folder:
-            hidden = "/".join(parts[:first])
-            found.left_out.append(join_url(url, hidden))
-        elif type_ == "file":
-            found.files.append((name, file))
-        elif type_ != "directory" or name not in parents:  # links, empty folders
-            found.left_out.append(file.url)
+_SECONDS = 0.2  # to wait for the contents of a file at once
 
 
 class FileWriter:
@@ -209,6 +118,8 @@ def _from_path(path: Path, max_bytes: int) -> tuple[Loaded, int]:
 
 
 def _from_url(contents: "Future[bytes]", name: str, max_bytes: int) -> tuple[Loaded, int]:
+    while not contents.done():
+        wait([contents], _SECONDS)  # Python handles interruptions that were delayed only between two waits
     data = contents.result()
     return file_from_bytes(data, name, max_bytes), len(data)
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddf.errors import DamagedArchiveError
-from ddf.remote import file_system, is_url, remote_errors
+from ddf.remote import file_system, is_url, remote_errors, size_of_file
 
 _LEAST_AHEAD, _MOST_AHEAD = 1 << 16, 1 << 20  # bytes that are read ahead from a URL
-_GAP = 1 << 16  # bytes between ranges that are still considered to follow one another
 
 
 class Source(ABC):
@@ -130,7 +129,7 @@ class _Object(Source):
 
 
 class _Url(Source):
-    """A URL, read in ranges; where ranges follow one another, more and more is read ahead.
+    """A URL, read in ranges. When a range begins where the last one ended, more and more is read ahead.
 
     Arguments:
         url: The URL.
@@ -142,16 +141,15 @@ class _Url(Source):
         self.options = dict(options)
         self._connect()
         with remote_errors(url):
-            info = self._files.info(self._path)
-        if info["type"] == "directory":
-            raise IsADirectoryError(f"{url} is a folder, not an archive")
+            size = size_of_file(self._files, self._path)
         self._whole: bytes | None = None  # the contents, if there is no other way to get a part of them
         # Where the bytes that are kept begin, these bytes, where the last range ended, and how much was read ahead.
         # They are replaced together, because other threads may read at the same time.
         self._recent = 0, b"", -1, 0
-        if info["size"] is None:
+        if size is None:
             self._whole = self._fetch(0, None)
-        self._size = int(info["size"]) if self._whole is None else len(self._whole)
+            size = len(self._whole)
+        self._size = size
 
     def _connect(self) -> None:
         self._process = os.getpid()
@@ -167,13 +165,13 @@ class _Url(Source):
         first, kept, end, ahead = self._recent
         inside = kept[start - first : start - first + count] if first <= start <= first + len(kept) else b""
         if len(inside) < count:
-            ahead = min(max(2 * ahead, _LEAST_AHEAD), _MOST_AHEAD) if 0 <= start - end <= _GAP else 0
+            ahead = min(max(2 * ahead, _LEAST_AHEAD), _MOST_AHEAD) if start == end else 0
             position = start + len(inside)
             more = self._fetch(position, min(self.size, max(start + count, position + ahead)))
             if self._whole is not None:
                 return self._whole[start : start + count]
             data = inside + more
-            first, kept = (start, data) if len(data) <= _MOST_AHEAD + _GAP else (0, b"")
+            first, kept = (start, data) if len(data) <= 2 * _MOST_AHEAD else (0, b"")
             inside = data[:count]
         self._recent = first, kept, start + count, ahead
         return inside

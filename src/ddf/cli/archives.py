@@ -41,33 +41,37 @@ def add(commands: Commands) -> None:
 
 def open_archive(options: argparse.Namespace) -> "Archive":
     """Open an archive with the model that it needs, if available."""
+    return _with_model(_open(options), options)
+
+
+def _open(options: argparse.Namespace) -> "Archive":
+    """Open an archive, without loading a codec."""
     from ddf.archive import Archive
 
-    threads = getattr(options, "threads", None)
-    archive = Archive(options.archive, max_bytes=options.max_size, threads=threads)
+    return Archive(options.archive, max_bytes=options.max_size, threads=getattr(options, "threads", None))
+
+
+def _with_model(archive: "Archive", options: argparse.Namespace) -> "Archive":
+    """Return an archive with the model that was passed: the same archive if there is none, or if it is not needed."""
+    from ddf.archive import Archive
+
+    if options.model is None:
+        return archive
     needed = archive.fingerprint if any(archive.fingerprint) else None
-    given = None
-    if options.model is not None:
-        given = load_codec(options.model, needed)
-        if archive.embeds_model and given.fingerprint != needed:
-            print(
-                f"{options.archive} embeds its model; --model {options.model} is a different model and is ignored",
-                file=sys.stderr,
-            )
-            given = None
-    if given is None:
+    given = load_codec(options.model, needed)
+    if archive.embeds_model and given.fingerprint != needed:
+        print(
+            f"{options.archive} embeds its model; --model {options.model} is a different model and is ignored",
+            file=sys.stderr,
+        )
         return archive
     with archive:
-        return Archive(options.archive, given, options.max_size, threads)
+        return Archive(options.archive, given, archive.max_bytes, archive.threads)
 
 
-def _announce(options: argparse.Namespace) -> None:
+def _announce(options: argparse.Namespace, archive: "Archive") -> None:
     """Print what an archive contains, before the codec is loaded."""
-    from ddf.archive import Archive
-
-    if options.json:
-        return
-    with Archive(options.archive) as archive:
+    if not options.json:
         print(printable(f"{options.archive}: {files(len(archive))}, {thousands(archive.size)} bytes"), flush=True)
 
 
@@ -79,7 +83,7 @@ def _add_decompress(commands: Commands) -> None:
         "Write all files of an archive, with their original pixels, palettes and names.",
         "ddf decompress masks.ddf -o masks",
     )
-    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read, or its URL")
     parser.add_argument(
         "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to; created if needed"
     )
@@ -123,7 +127,7 @@ def _add_list(commands: Commands) -> None:
         "Print the names of all files in an archive.",
         "ddf list masks.ddf",
     )
-    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read, or its URL")
     add_json(parser)
     parser.set_defaults(run=_list)
 
@@ -153,7 +157,7 @@ def _add_extract(commands: Commands) -> None:
         "Write the files with the given names without decoding the others.",
         "ddf extract masks.ddf street/0001.png -o .",
     )
-    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read, or its URL")
     parser.add_argument("names", nargs="+", metavar="NAME", help="file names as printed by `ddf list`")
     parser.add_argument(
         "-o", "--output", default=".", metavar="FOLDER", help="the folder to write to (default: the current one)"
@@ -166,16 +170,16 @@ def _add_extract(commands: Commands) -> None:
 
 
 def _extract(options: argparse.Namespace) -> int:
-    from ddf.archive import Archive, FileReader
+    from ddf.archive import FileReader
     from ddf.archive.output_folder import OutputFolder
 
-    with Archive(options.archive) as archive:  # before the codec is loaded
-        reader = FileReader(archive)
-        options.names = list(dict.fromkeys(options.names))
-        targets = [reader.target(reader.key(name)) for name in options.names]
-        OutputFolder(options.output, options.force).check(targets)
-    _announce(options)
-    with open_archive(options) as archive:
+    archive = _open(options)
+    reader = FileReader(archive)
+    options.names = list(dict.fromkeys(options.names))
+    targets = [reader.target(reader.key(name)) for name in options.names]
+    OutputFolder(options.output, options.force).check(targets)
+    _announce(options, archive)
+    with _with_model(archive, options) as archive:
         reader = FileReader(archive)
         places = [str(reader.write(name, options.output, options.force)) for name in options.names]
     print_result(options, {"files": places}, *places)
@@ -191,7 +195,7 @@ def _add_verify(commands: Commands) -> None:
         "the SHA-256 if the archive has one. List any damage; the exit code is 1 if there is any.",
         "ddf verify masks.ddf",
     )
-    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read, or its URL")
     add_model(parser, _NEEDED)
     add_threads(parser)
     add_max_size(parser)
@@ -204,8 +208,9 @@ def _verify(options: argparse.Namespace) -> int:
     from ddf.archive.verify import check_archive
 
     try:
-        _announce(options)
-        with open_archive(options) as archive:
+        archive = _open(options)
+        _announce(options, archive)
+        with _with_model(archive, options) as archive:
             count, digest = len(archive), archive.sha256
             checked = ((problem, done) for done, problem in check_archive(archive))
             problems = [problem for problem, _ in progress(checked, None, "verifying", "block") if problem]
@@ -230,7 +235,7 @@ def _add_recover(commands: Commands) -> None:
         "Write the intact files of a damaged archive. The exit code is 1 if any file is lost.",
         "ddf recover damaged.ddf -o saved",
     )
-    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read")
+    parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read, or its URL")
     parser.add_argument(
         "-o", "--output", required=True, metavar="FOLDER", help="the folder to write to; created if needed"
     )

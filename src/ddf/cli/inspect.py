@@ -24,12 +24,17 @@ def add(commands: Commands) -> None:
         "ddf inspect run/model.safetensors",
         "ddf inspect masks.ddf",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a model or an archive")
+    parser.add_argument("file", metavar="FILE", help="a model, or an archive or its URL")
     add_json(parser)
     parser.set_defaults(run=_inspect)
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    from ddf.remote import is_url
+
+    if is_url(options.file):
+        return _inspect_archive(options)
+    options.file = Path(options.file)
     with options.file.open("rb") as file:
         begin = file.read(9)
     from ddf.archive.records import MAGIC
