@@ -3,7 +3,7 @@
     python benchmarks/data_loader.py --maps ~/camvid/testannot --workers 2
 
 Prints maps per second for each of several epochs, without and with the cache of decoded maps. The same maps are read by
-the same number of workers, in the same random order, and both kinds of data sets return tensors.
+the same number of workers, in the same random order, and both kinds of data set return tensors.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Folder(Dataset[torch.Tensor]):
 
 
 def epochs(data: Dataset[torch.Tensor], count: int, workers: int, persistent: bool) -> list[float]:
-    """Return the seconds of each epoch, with the start of the workers unless they are persistent."""
+    """Return the duration of each epoch in seconds, including the start of the workers (once, if persistent)."""
     torch.manual_seed(0)
     loader = DataLoader(
         data, batch_size=8, shuffle=True, num_workers=workers, persistent_workers=persistent and workers > 0
@@ -54,7 +54,7 @@ def epochs(data: Dataset[torch.Tensor], count: int, workers: int, persistent: bo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--maps", type=Path, help="folder of PNG files of one size (default: drawn scenes)")
+    parser.add_argument("--maps", type=Path, help="folder of PNG files of the same size (default: synthetic scenes)")
     parser.add_argument("--model", help="model file (default: the pretrained model)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=4)

@@ -110,7 +110,7 @@ def stores(model: Any) -> dict[str, Any]:
         "zarr, ddf": Zarr(serializer=LabelCodec(model), **ours),
         "zarr, ddf, not verified": Zarr(serializer=LabelCodec(model, verify=False), **ours),
         "zarr format 2, ddf": Zarr(zarr_format=2, compressors=LabelCodec2(model)),
-        "archive of ddf": Archive(model),
+        "ddf archive": Archive(model),
         "folder of PNG files": Folder(".png", save_png, read_image),
         "folder of .ddfm files": Folder(".ddfm", lambda a, p: Image.fromarray(a).save(p, model=model), read_image),
     }
@@ -129,8 +129,8 @@ def stores(model: Any) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--maps", type=Path, help="folder of PNG files of one size (default: drawn scenes)")
-    parser.add_argument("--model", help="model file, or its fingerprint (default: the pretrained model)")
+    parser.add_argument("--maps", type=Path, help="folder of PNG files of the same size (default: synthetic scenes)")
+    parser.add_argument("--model", help="model file or fingerprint (default: the pretrained model)")
     options = parser.parse_args()
     if options.maps is None:
         maps = np.stack([np.resize(scene, (360, 480)) for scene in draw_scenes(100, seed=0)])

@@ -26,6 +26,7 @@ from ddf.dask import Report, compress
 from ddf.data.drawn import draw_scenes
 from ddf.errors import RunConflictError
 from ddf.labelmaps import CausalFlow
+from ddf.progress import Progress
 from tests.web_server import WebServer, web_server
 from tests.zoo import GOLDEN
 
@@ -204,6 +205,14 @@ def test_a_cluster_of_threads_shares_memory(
     assert not list((tmp_path / "worker").rglob("*.ddf"))
 
 
+def test_more_archives_than_tasks_at_a_time(
+    threads: Client, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ddf.dask, "_IN_FLIGHT", 1)
+    assert compress(masks, tmp_path / "out", maps_per_archive=2, client=threads).archives == 15
+    assert_complete(tmp_path / "out", masks, tmp_path / "again")
+
+
 def test_patterns_and_paths_relative_to_this_process(
     threads: Client, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +293,7 @@ def test_after_killed_workers_and_a_lost_cluster_the_same_call_continues(server:
         os.kill(client.run(os.getpid, workers=[busy])[busy], signal.SIGKILL)
         wait_until(lambda: server.requested("/07.npy") == 2)  # another worker continues
     call.join(TIMEOUT)
-    assert "part-00002.ddf was cancelled; finished archives are kept, call again to continue" in str(call.error)
+    assert "part-00002.ddf was cancelled; finished archives are kept: call again to resume" in str(call.error)
     server.held["/07.npy"].set()
     assert archives_in(out) == finished
     with local_cluster(tmp_path / "second") as cluster, Client(cluster, set_as_default=False) as client:
@@ -348,6 +357,24 @@ def test_unreadable_files_are_reported_and_do_not_stop_the_others(
         "not archived: No such file or directory",
         "not archived: it is not a regular file",
     ]
+
+
+def test_a_task_that_fails_is_repeated_twice(
+    threads: Client, masks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([OSError(28, "No space left on device")] * 5)
+    usual = ddf.dask._add_files
+
+    def add_files(*arguments: Any) -> dict[str, Any]:
+        if (error := next(failures, None)) is not None:
+            raise error
+        return usual(*arguments)
+
+    monkeypatch.setattr(ddf.dask, "_add_files", add_files)
+    with pytest.raises(RuntimeError, match=r"part-00000.ddf could not be written: .*No space left on device; finished"):
+        compress(masks, tmp_path / "out", client=threads)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["plan.json"]
+    assert compress(masks, tmp_path / "out", client=threads).files == COUNT  # the last two failures, then success
 
 
 def test_files_that_a_worker_does_not_see_are_not_reported_as_unreadable(threads: Client, tmp_path: Path) -> None:
@@ -447,6 +474,13 @@ def test_progress_is_shown_while_archives_are_written(
     assert lines[-1].startswith("compressing: 100%, 30 of 30 files, 2 of 2 archives, ")
     compress(masks, tmp_path / "out", maps_per_archive=15, client=threads, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_progress_that_arrives_late_does_not_count_backward(threads: Client) -> None:
+    run = ddf.dask._Run(threads, "out", [[("a", "b")] * 9], b"", {}, {}, Progress("compressing", 9, "file", False))
+    run._update(0, 9)
+    run._update(0, 4)
+    assert run.done == {0: 9}
 
 
 def test_the_documented_recipe_works_verbatim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

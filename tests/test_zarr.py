@@ -84,7 +84,7 @@ def test_every_damaged_byte_of_a_chunk_is_noticed(other: CausalFlow) -> None:
                 decode_chunk(damaged, pretrained(), array.shape, array.dtype)
     with pytest.raises(DamagedFileError):
         decode_chunk(data + b"\0", pretrained(), array.shape, array.dtype)
-    with pytest.raises(DamagedFileError, match="made with another model"):
+    with pytest.raises(DamagedFileError, match="encoded with another model"):
         decode_chunk(data, other)
     with pytest.raises(DamagedFileError, match="holds an array of shape"):
         decode_chunk(data, pretrained(), (1, 2, 3))

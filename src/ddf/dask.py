@@ -1,4 +1,4 @@
-"""Compress millions of maps into archives, on a dask cluster."""
+"""Compress millions of maps into archives on a dask cluster."""
 
 __all__ = ["Report", "compress"]
 
@@ -54,17 +54,17 @@ _SECONDS = 2.0  # between two reports of the progress of a task
 
 @dataclass(frozen=True)
 class Report:
-    """What `compress` has done, including what earlier calls had finished.
+    """The result of `compress`, including the archives that earlier calls had finished.
 
     Arguments:
         archives: The number of archives.
-        skipped: How many of them earlier calls had finished.
+        skipped: The number of archives that earlier calls had finished.
         files: The number of files in the archives.
-        maps: How many of them are label maps.
+        maps: The number of label maps among them.
         bytes_before: The size of the files in bytes.
         bytes_after: The size of the archives in bytes.
-        stripped: The number of images with metadata that is not kept.
-        left_out: What is not archived: hidden files, empty folders and certain links.
+        stripped: The number of images with metadata that was not stored.
+        left_out: What was not archived: hidden files, empty folders and certain links.
         problems: Files that were not archived as their names suggest, and why.
     """
 
@@ -94,24 +94,24 @@ def compress(
     max_bytes: int = DEFAULT_MAX_BYTES,
     progress: bool = True,
 ) -> Report:
-    """Compress files into archives `part-00000.ddf`, `part-00001.ddf`, … on a dask cluster, each in one task.
+    """Compress files into archives `part-00000.ddf`, `part-00001.ddf`, …, each written by one task on a dask cluster.
 
     The files are restored from the archives as from those of `ddf compress`. A file that cannot be read is reported and
-    does not stop the others. After an interruption or a failure, the same call continues: finished archives are kept.
+    does not stop the others. After an interruption or a failure, the same call resumes: finished archives are kept.
     All workers must have access to the files and to `out`.
 
     Arguments:
-        urls: A folder, or a pattern such as `masks/**/*.png`, or an iterable of files, which are archived in this
-            order; or their URLs. Names in the archives are relative to the folder, to the folder before the first
-            wildcard, or to the folder that contains all files.
+        urls: A folder, a pattern such as `masks/**/*.png`, or an iterable of files, which are archived in the given
+            order; each may be a path or a URL. Names in the archives are relative to the folder, to the folder before
+            the first wildcard, or to the folder that contains all files.
         out: The folder of the archives, or its URL; it is created if needed.
-        model: The model, or its file; None for the pretrained model. Any other model is also written to `out`, where
-            readers of the archives find it.
+        model: A model, its file or URL, or its fingerprint; None for the pretrained model. Any other model is also
+            written to `out`, where readers of the archives find it.
         maps_per_archive: The number of files in an archive.
         client: The client of the cluster; None for the current one.
         embed_model: Whether to store the model in each archive.
-        maps_per_block: The largest number of maps of one shape that share a block.
-        verify: Whether to check everything, by decoding it, before writing it.
+        maps_per_block: The maximum number of maps of the same shape that share a block.
+        verify: Whether to verify everything by decoding it before it is written.
         sha256: Whether to store the SHA-256 of each archive.
         threads: The number of threads that encode in each task, which occupies one thread of a worker.
         max_bytes: The largest map to accept, in bytes.
@@ -257,12 +257,12 @@ def _archive(number: int) -> str:
 
 
 def _notes(number: int) -> str:
-    """Return the name of the file of what is known about an archive; it is written before the archive appears."""
+    """Return the name of the JSON file about an archive, which is written before the archive appears."""
     return f"part-{number:05}.json"
 
 
 class _Folder:
-    """The folder of the archives, which may be behind a URL. Files appear in it only when they are complete.
+    """The folder of the archives, which may be at a URL. Files appear in it only when they are complete.
 
     Arguments:
         place: Its path or its URL.
@@ -309,7 +309,7 @@ class _Folder:
 
     @contextmanager
     def target(self, name: str, scratch: str) -> Iterator[Path]:
-        """Yield the path to write an archive to: for a URL, that of a temporary file, which is uploaded afterwards.
+        """Yield the path to write an archive to: for a URL, that of a temporary file, which is then uploaded.
 
         Arguments:
             name: The name of the archive.
@@ -389,11 +389,11 @@ class _Run:
     def _collect(self, future: "Future[int]") -> None:
         number, _ = self.running.pop(str(future.key))
         if future.status == "cancelled":
-            raise RuntimeError(f"{_archive(number)} was cancelled; finished archives are kept, call again to continue")
+            raise RuntimeError(f"{_archive(number)} was cancelled; finished archives are kept: call again to resume")
         error = future.exception()
         if error is not None:
             raise RuntimeError(
-                f"{_archive(number)} could not be written: {error}; finished archives are kept, call again to continue"
+                f"{_archive(number)} could not be written: {error}; finished archives are kept: call again to resume"
             ) from error
         with self.lock:
             self.archives += 1
@@ -414,7 +414,7 @@ class _Run:
 def _write(number: int, packed: bytes, place: str, fingerprint: bytes, settings: dict[str, Any], topic: str) -> int:
     """Write an archive, and return its size in bytes, 0 if it exists.
 
-    This may run several times, also at the same time: every run writes the same archive.
+    This may run several times, even at the same time: every run writes the same archive.
     """
     folder, worker = _Folder(place), get_worker()
     if not folder.has(_PLAN):
@@ -460,7 +460,7 @@ def _add_files(
             last = time.monotonic()
     if not writer.files and len(files) >= _SUSPICIOUS:
         name, why = writer.problems[0]
-        raise OSError(f"none of its {len(files):,} files can be read; {name}: {why}")
+        raise OSError(f"none of its {len(files):,} files can be read, for example {name}: {why}")
     return {
         "files": writer.files,
         "maps": writer.maps,

@@ -1,4 +1,4 @@
-"""Archives as label layers of napari, which finds this reader by the manifest napari.yaml."""
+"""Archives as napari label layers. napari finds this reader through the manifest napari.yaml."""
 
 __all__ = ["get_reader"]
 
@@ -22,7 +22,7 @@ def get_reader(path: str | list[str]) -> Callable[[str | list[str]], list[Layer]
 
 
 def read_layers(path: str | list[str]) -> list[Layer]:
-    """Return the maps of archives as layers: the first hundred, without other files and vectors."""
+    """Return the first hundred maps of archives as layers; other files and vectors are skipped."""
     layers: list[Layer] = []
     for one in [path] if isinstance(path, str) else path:
         with Archive(one) as archive:

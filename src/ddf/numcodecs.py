@@ -1,4 +1,4 @@
-"""The codec of numcodecs, which zarr 2 uses, and zarr 3 for arrays of format 2."""
+"""The codec for numcodecs, which zarr 2 uses, as does zarr 3 for arrays of format 2."""
 
 __all__ = ["LabelCodec"]
 
@@ -26,9 +26,9 @@ class LabelCodec(NumCodec):  # type: ignore[misc]
 
     Arguments:
         model: A model, its file or URL, or its fingerprint; None for the pretrained model. The configuration holds only
-            its fingerprint; `ddf models add` makes the model known to other processes.
-        location: The folder or URL that readers look for the model in, which is part of the configuration.
-        verify: Whether to check the result of every `encode` by decoding it.
+            its fingerprint; `ddf models add` stores the model where other processes find it.
+        location: The folder or URL where readers look for the model; it is part of the configuration.
+        verify: Whether to verify the result of every `encode` by decoding it.
         max_bytes: The largest array to decode, in bytes.
 
     Examples:
@@ -68,8 +68,8 @@ class LabelCodec(NumCodec):  # type: ignore[misc]
     def encode(self, buf: Any) -> bytes:
         """Encode an array.
 
-        The order of its values in memory is kept, and that of their bytes: an array in Fortran order is encoded with
-        its axes reversed, and decoded in that form.
+        The order of the values in memory and the byte order are kept: an array in Fortran order is encoded, and
+        later decoded, with its axes reversed.
         """
         array: Array = ensure_ndarray(buf)
         if array.dtype.kind not in "iub":
@@ -93,7 +93,7 @@ class LabelCodec(NumCodec):  # type: ignore[misc]
         return array if out is None else ndarray_copy(array, out)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configuration, as JSON holds it."""
+        """Return the configuration as plain data for JSON."""
         location = {} if self.location is None else {"location": self.location}
         return {"id": self.codec_id, "model": self.model, **location}
 

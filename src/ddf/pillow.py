@@ -1,6 +1,6 @@
-"""Label maps as images of Pillow.
+"""Label maps as Pillow images.
 
-After `import ddf.pillow`, `Image.open` and `Image.save` support files of one map, with the suffix .ddfm.
+After `import ddf.pillow`, `Image.open` and `Image.save` support .ddfm files, each of which holds a single map.
 """
 
 __all__ = ["LabelImageFile"]
@@ -41,14 +41,14 @@ class LabelImageFile(ImageFile.ImageFile):
     """
 
     format = "DDF"
-    format_description = "label map of ddf"
+    format_description = "ddf label map"
     _archive: Archive | None = None  # until the pixels are decoded
 
     def _open(self) -> None:
         file: Any = self.fp
         archive = Archive(file)
         if len(archive) != 1:
-            raise NotLabelMapError(f"{archive.name} contains {len(archive)} arrays, not one: open it as a ddf.Archive")
+            raise NotLabelMapError(f"{archive.name} contains {len(archive)} arrays, not one: open it with ddf.Archive")
         table = archive.contents.index.table
         kind = table.kinds[table.kind_of[0]]
         found = archive.format_of(0)
@@ -59,7 +59,9 @@ class LabelImageFile(ImageFile.ImageFile):
         self._mode = _MODE_OF.get(DTYPES[kind.dtype], "I")
         if found is not None and found.mode:
             if np.dtype(MODES[found.mode]) != np.dtype(DTYPES[kind.dtype]):
-                raise DamagedArchiveError(f"{archive.name} is damaged: an image of mode {found.mode} has other values")
+                raise DamagedArchiveError(
+                    f"{archive.name} is damaged: its dtype is not that of image mode {found.mode}"
+                )
             self._mode = found.mode
             if found.mode == "P":
                 self.palette = ImagePalette.raw("RGB", found.palette)
@@ -70,11 +72,11 @@ class LabelImageFile(ImageFile.ImageFile):
         """Decode the pixels."""
         if self._archive is not None:
             array = self._archive[0]
-            if self.mode == "I" and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
-                name = self._archive.name
-                what = f"{name} has the label {array.max()}, too large for an image"
-                raise ValueError(f"{what}: open it as a ddf.Archive")
             if self.mode == "I":
+                for label in (int(array.min()), int(array.max())):
+                    if not -(1 << 31) <= label < 1 << 31:
+                        what = f"{self._archive.name} has the label {label}, which does not fit into an image"
+                        raise ValueError(f"{what}: open it with ddf.Archive")
                 array = array.astype(np.int32, copy=False)
             pixels = Image.frombytes("P", self.size, array.tobytes()) if self.mode == "P" else Image.fromarray(array)
             self.im = pixels.im

@@ -1,8 +1,8 @@
-"""Models by fingerprint, so that data needs to name only the model that decodes it.
+"""Models by fingerprint, so that data only needs to state which model decodes it.
 
-A model is looked up among the models in use, the pretrained model, the user's models (`ddf models add`), where the
-environment variable DDF_MODELS points, and in the places that the caller names, such as the folder of an archive. A
-place is a folder of files named FINGERPRINT.safetensors, or a model file; either may be a URL.
+A model is looked up among the models in use, the pretrained model, the user's models (`ddf models add`), the place set
+by the environment variable DDF_MODELS, and the places that the caller passes, such as the folder of an archive. A place
+is a folder of files named FINGERPRINT.safetensors, or a model file; either may be a URL.
 """
 
 __all__ = [
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SUFFIX = ".safetensors"
 VARIABLE = "DDF_MODELS"
 
-_NO_CODEC = "`ddf train … --integer` and ddf.export make models that can compress"
+_NO_CODEC = "`ddf train … --integer` and ddf.export create models that can compress"
 
 _in_use: dict[bytes, Any] = {}
 
@@ -48,14 +48,14 @@ def user_models() -> Path:
 
 
 def find_model(fingerprint: bytes, *places: str | PathLike[str]) -> "CausalFlow | IntegerFlow | None":
-    """Return the model with a fingerprint, None if it is not found.
+    """Return the model with the given fingerprint, or None if it is not found.
 
     Arguments:
         fingerprint: The 16 bytes that identify the model.
         places: Further locations to look in: paths or URLs of folders or model files.
 
     Raises:
-        DamagedFileError: A file that should hold the model holds another model, or none.
+        DamagedFileError: A file that should hold the model holds a different model or none.
     """
     if fingerprint in _in_use:
         return _in_use[fingerprint]
@@ -71,7 +71,7 @@ def find_model(fingerprint: bytes, *places: str | PathLike[str]) -> "CausalFlow 
 
 
 def get_model(fingerprint: bytes, *places: str | PathLike[str], needed_by: str) -> "CausalFlow | IntegerFlow":
-    """Return the model with a fingerprint.
+    """Return the model with the given fingerprint.
 
     Arguments:
         fingerprint: The 16 bytes that identify the model.
@@ -108,7 +108,7 @@ def codec_of(model: "Codec | str | PathLike[str] | None") -> "tuple[bytes, Codec
 
 
 def how_to_supply(fingerprint: bytes) -> str:
-    """Return what a user can do about a missing model."""
+    """Return instructions for supplying a missing model."""
     return (
         f"add it with `ddf models add FILE`, or set {VARIABLE} to a folder or URL that contains "
         f"{fingerprint.hex()}{SUFFIX}, or pass it (--model FILE, in Python model=)"
@@ -130,7 +130,7 @@ def _search(fingerprint: bytes, places: "list[str]") -> "CausalFlow | IntegerFlo
 
 
 def _contents(place: str, name: str) -> tuple[str, bytes] | None:
-    """Return the path and the contents of a model file at a location, None if it does not exist."""
+    """Return the path and the contents of a model file at a location, or None if it does not exist."""
     if is_url(place):
         where = place if place.endswith(SUFFIX) else f"{place.rstrip('/')}/{name}"
         try:
@@ -168,9 +168,9 @@ def add_model(model: Any, to: str | PathLike[str] | None = None) -> str:
 
 
 def listed_models() -> Iterator[tuple[str, Path]]:
-    """Yield the fingerprint (in hexadecimal) and the path of the pretrained model, the user's, and those in DDF_MODELS.
+    """Yield the fingerprint (in hexadecimal) and the path of each model that `ddf models list` lists.
 
-    Models behind URLs are not listed.
+    These are the pretrained model, the user's models and those in DDF_MODELS, unless it is a URL.
     """
     from ddf.labelmaps import pretrained
     from ddf.labelmaps.pretrained import FILE

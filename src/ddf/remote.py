@@ -1,4 +1,4 @@
-"""Files behind URLs, which fsspec opens: object stores, web servers, memory."""
+"""Files at URLs, opened with fsspec: object stores, web servers, memory."""
 
 __all__ = [
     "Listing",
@@ -83,7 +83,7 @@ def read_bytes(url: str, options: Mapping[str, Any] | None = None) -> bytes:
 
 
 def size_of_file(files: Any, path: str) -> int | None:
-    """Return the size of a file in bytes, None if its file system does not tell.
+    """Return the size of a file in bytes, or None if its file system does not report it.
 
     Arguments:
         files: The file system.
@@ -133,7 +133,7 @@ def join_url(url: str, name: str) -> str:
 
 
 def local_path(url: str) -> Path | None:
-    """Return the path of a `file://` URL, None for other URLs.
+    """Return the path of a `file://` URL, or None for other URLs.
 
     Examples:
         >>> local_path("file:///data/masks"), local_path("s3://data/masks")
@@ -153,7 +153,7 @@ def _is_web(url: str) -> bool:
 
 @contextmanager
 def remote_errors(url: str) -> Iterator[None]:
-    """Turn whatever a file system raises into an error whose message names the URL.
+    """Turn any exception of a file system into an error whose message names the URL.
 
     Arguments:
         url: The URL.
@@ -207,7 +207,7 @@ def _explained(url: str, error: Exception) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file behind a URL.
+    """A file at a URL.
 
     Arguments:
         url: The URL.
@@ -223,7 +223,7 @@ class RemoteFile:
 
     @classmethod
     def at(cls, url: str) -> "RemoteFile":
-        """Return the file behind a URL, without accessing it."""
+        """Return the file at a URL, without accessing it."""
         return cls(url, None, "", None)
 
     def __str__(self) -> str:
@@ -235,7 +235,7 @@ class RemoteFile:
         return _name_of(self.url)
 
     def read(self, max_bytes: int) -> bytes:
-        """Return the contents. Reading is repeated if the connection fails.
+        """Return the contents. Failed reads are retried twice.
 
         Arguments:
             max_bytes: The largest array that the file may hold, in bytes.
@@ -280,7 +280,7 @@ def read_ahead(files: Iterable[RemoteFile], max_bytes: int) -> Iterator["Future[
 
 
 def _in_thread(read: Callable[[int], bytes], max_bytes: int) -> "Future[bytes]":
-    """Read in a thread of its own, which does not keep an interrupted process from ending."""
+    """Read in a separate thread, which does not keep an interrupted process from exiting."""
     future: Future[bytes] = Future()
 
     def run() -> None:
@@ -297,7 +297,7 @@ def _in_thread(read: Callable[[int], bytes], max_bytes: int) -> "Future[bytes]":
 
 
 class Listing(NamedTuple):
-    """What is behind a URL.
+    """What a URL refers to.
 
     Arguments:
         is_folder: Whether the URL is that of a folder.
@@ -315,7 +315,7 @@ def list_files(url: str) -> Listing:
     """List everything below a URL, in the order of the paths.
 
     Arguments:
-        url: The URL of a folder or a file. On a web server, that of a folder ends with a slash.
+        url: The URL of a folder or a file. On a web server, the URL of a folder ends with a slash.
     """
     files, root = file_system(url)
     web_folder = _is_web(root) and (root.endswith("/") or not urlsplit(root).path)
@@ -390,7 +390,7 @@ def file_sizes(url: str) -> dict[str, int]:
 
 
 def check_writable(url: str) -> None:
-    """Raise an error for URLs that cannot be written, whatever the permissions are."""
+    """Raise an error for URLs that can never be written to, regardless of permissions."""
     if _is_web(url) or "::" in url:
         raise ValueError(f"{url}: files can be written neither to web servers nor to chained URLs")
 
@@ -405,7 +405,7 @@ def make_folder(url: str) -> None:
 
 
 def write_bytes(url: str, data: bytes) -> None:
-    """Write a file; an existing one is replaced. It appears under its URL only when it is complete.
+    """Write a file; an existing one is replaced. It appears at its URL only when it is complete.
 
     Arguments:
         url: Its URL.
@@ -446,5 +446,5 @@ def _place(url: str, size: int, write: Callable[[Any, str], object]) -> None:
 
 
 def _appears_at_once(files: Any) -> bool:
-    """Return whether a file appears only when it is complete."""
+    """Return whether the file system shows a file only when it is complete."""
     return bool(_OBJECT_STORES & ({files.protocol} if isinstance(files.protocol, str) else set(files.protocol)))

@@ -1,4 +1,4 @@
-"""Archives as data sets of PyTorch."""
+"""Archives as PyTorch data sets."""
 
 __all__ = ["ArchiveDataset"]
 
@@ -22,17 +22,17 @@ with needed_for("ddf.torch"):
 
 
 class ArchiveDataset(Dataset[Any]):
-    """The maps of one or several archives, by number or by name.
+    """The maps of one or more archives, by number or by name.
 
     Worker processes of a `DataLoader` share the data set, however they are started. Decoded maps are kept in a
     temporary file that all workers share, so that later epochs need not decode them again.
 
     Arguments:
-        path: An archive: its path, its URL or its bytes; or a sequence of archives.
-        transform: A function of a map (an array), for example to convert it to a tensor of another dtype; None to
-            convert it to a tensor of its own dtype.
+        path: The path, URL or bytes of an archive, or a sequence of these.
+        transform: A function that is applied to each map (an array), for example to convert it to a tensor of another
+            dtype; None to convert it to a tensor of the same dtype.
         model: The model of the archives; not needed if they contain it or if it is found by its fingerprint.
-        cache_bytes: The largest size of the file of decoded maps; 0 for none.
+        cache_bytes: The maximum size in bytes of the file of decoded maps; 0 for no file.
         cache_folder: The folder of that file; None for the default folder for temporary files.
         storage_options: Options of the file system of a URL.
 

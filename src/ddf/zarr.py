@@ -1,6 +1,6 @@
-"""The codec of zarr 3: label maps as the chunks of an array.
+"""The codec for zarr 3: label maps as the chunks of an array.
 
-Any process in which `ddf` is installed can read such an array, because zarr finds the codec by its name.
+Such an array can be read wherever `ddf` is installed, because zarr finds the codec by its name.
 """
 
 __all__ = ["LabelCodec"]
@@ -34,9 +34,9 @@ class LabelCodec(ArrayBytesCodec):
 
     Arguments:
         model: A model, its file or URL, or its fingerprint; None for the pretrained model. The metadata of the array
-            holds only its fingerprint; `ddf models add` makes the model known to other processes.
-        location: The folder or URL that readers look for the model in, which is stored in the metadata.
-        verify: Whether to check every chunk, by decoding it, before it is written.
+            holds only its fingerprint; `ddf models add` stores the model where other processes find it.
+        location: The folder or URL where readers look for the model; it is stored in the metadata.
+        verify: Whether to verify every chunk by decoding it before it is written.
 
     Examples:
         >>> import numpy as np, zarr
@@ -85,7 +85,7 @@ class LabelCodec(ArrayBytesCodec):
             raise TypeError(f"{NAME} compresses arrays of integers or truth values, not of {native}")
 
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: ArraySpec) -> int:
-        """Raise an error, because the size of a code depends on the data."""
+        """Raise an error, because the encoded size depends on the data."""
         raise NotImplementedError
 
     @property

@@ -62,7 +62,7 @@ class FileWriter:
         self._add(next(self._opened([(name, file)])), name)
 
     def add_all(self, files: Sequence[tuple[str, Path | RemoteFile]]) -> Iterator[str]:
-        """Add files, and yield the name of each; files behind URLs are read ahead.
+        """Add files, and yield the name of each; files at URLs are read ahead.
 
         Arguments:
             files: The files, each with its name, as `files_in` finds them.

@@ -15,12 +15,12 @@ _CHECKSUM = 4  # bytes
 
 
 def encode_chunk(array: Array, model: Codec | None, verify: bool = True) -> bytes:
-    """Return an array of integers as bytes, which `decode_chunk` decodes.
+    """Encode an array of integers as bytes, which `decode_chunk` decodes.
 
     Arguments:
         array: The array.
-        model: The codec; None for a general-purpose compressor alone.
-        verify: Whether to check the result by decoding it.
+        model: The codec; None to use only a general-purpose compressor.
+        verify: Whether to verify the result by decoding it.
 
     Examples:
         >>> data = encode_chunk(np.zeros((64, 64), np.uint8), model=None)
@@ -46,7 +46,7 @@ def decode_chunk(
 
     Arguments:
         data: The bytes.
-        model: The codec that encoded it.
+        model: The codec that encoded them.
         shape: The shape of the array, if it is known.
         dtype: Its dtype, if it is known.
         max_bytes: The largest array to decode, in bytes, if its shape is not known.
@@ -72,4 +72,4 @@ def decode_chunk(
     try:
         return decode_block(model if kind.method == Method.CODEC else None, block)[0]
     except InvalidCodeError as error:
-        raise DamagedFileError(f"a chunk is damaged, or was made with another model: {error}") from error
+        raise DamagedFileError(f"a chunk is damaged or was encoded with another model: {error}") from error

@@ -1,4 +1,4 @@
-"""A cache of decoded arrays, which worker processes share."""
+"""A cache of decoded arrays that worker processes share."""
 
 __all__ = ["DecodedCache"]
 
@@ -25,7 +25,7 @@ class DecodedCache:
 
     Arguments:
         archives: The archives.
-        max_bytes: The size of the file; arrays beyond are decoded every time.
+        max_bytes: The maximum size of the file in bytes; arrays that do not fit are decoded every time.
         folder: The folder of the file; None for the default folder for temporary files.
     """
 

@@ -1,4 +1,4 @@
-"""Find files to archive, in folders and behind URLs, and their names."""
+"""Find files to archive in folders and at URLs, and name them."""
 
 __all__ = ["FoundFiles", "files_in", "relative_names"]
 
@@ -35,8 +35,8 @@ def files_in(sources: Sequence[str | PathLike[str]]) -> FoundFiles:
     """Find all files in the given files and folders. Names are relative to the folder that was given.
 
     Arguments:
-        sources: Files, folders, and patterns such as `masks/*/*.png`; or their URLs. Names of the matches of a pattern
-            are relative to the folder before its first wildcard; `**` stands for any number of folders.
+        sources: Files, folders, and patterns such as `masks/*/*.png`, as paths or URLs. The names of files that match
+            a pattern are relative to the folder before its first wildcard; `**` stands for any number of folders.
     """
     found = FoundFiles([], [], [])
     for source in [os.fspath(source) for source in sources]:
@@ -77,7 +77,7 @@ def relative_names(places: Sequence[str]) -> list[tuple[str, str]]:
         while common and parts[: len(common)] != common:
             common.pop()
     if paths and not common:
-        raise ValueError("the files have no common folder: pass either paths, or URLs of one kind")
+        raise ValueError("the files have no common folder: pass either paths only, or URLs with the same protocol")
     found: dict[str, str] = {}
     for parts, place in zip(paths, places, strict=True):
         name = "/".join(parts[len(common) :])
@@ -114,7 +114,7 @@ class _Pattern(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "_Pattern | None":
-        """Return a pattern, None for a text without wildcards."""
+        """Return a pattern, or None for a text without wildcards."""
         parts = text.split("/")
         first = next((i for i, part in enumerate(parts) if _WILDCARDS.search(part)), None)
         if first is None:
@@ -122,7 +122,7 @@ class _Pattern(NamedTuple):
         return cls("/".join(parts[:first]) or ("/" if first else "."), parts[first:])
 
     def matches(self, name: str) -> bool:
-        """Return whether the path of a file below the folder, or that of a folder on the way to it, matches."""
+        """Return whether the path of a file below the folder, or that of one of its parent folders, matches."""
         return _match(self.parts, name.split("/"))
 
     def name_of(self, place: Path | str) -> str:
@@ -192,7 +192,7 @@ def _search(root: Path, found: FoundFiles, folder: str = "") -> None:
 
 
 def _search_url(url: str, found: FoundFiles) -> None:
-    """Find the files behind a URL, by the same rules as in a local folder."""
+    """Find the files at a URL, by the same rules as in a local folder."""
     listing = list_files(url)
     found.problems.extend(listing.problems)
     parents = {name.rpartition("/")[0] for name, _, _ in listing.entries}

@@ -1,4 +1,4 @@
-"""How archives show themselves in notebooks: a table with pictures, as HTML."""
+"""How notebooks display archives: as an HTML table with pictures."""
 
 __all__ = ["escaped", "notebook_html"]
 
@@ -41,7 +41,7 @@ class _Row(NamedTuple):
 def notebook_html(archive: "Archive") -> str:
     """Return the HTML that a notebook shows for an archive: its first arrays, with thumbnails of the maps.
 
-    Missing models and damaged arrays are reported below the table. The work is limited, whatever the archive contains.
+    Missing models and damaged arrays are reported below the table. The work is bounded, whatever the archive contains.
 
     Arguments:
         archive: The archive.
@@ -65,7 +65,7 @@ def notebook_html(archive: "Archive") -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text for a web page, in quotes if it has characters that are invisible or change the direction of text.
+    """Return text for a web page, in quotes if it has invisible characters or ones that change the direction of text.
 
     Examples:
         >>> escaped("<b>.png"), escaped("a\\u202eb")
@@ -100,7 +100,7 @@ def _thumbnails(archive: "Archive", rows: list[_Row]) -> tuple[dict[int, str], l
         left = _MOST_PIXELS
         for some in blocks.values():
             if some[0].values > left:
-                yield {}, "Pictures of large maps are omitted; the method image() returns them."
+                yield {}, "Pictures of large maps are omitted; use the method image() to see them."
                 continue
             left -= some[0].values
             pool.submit(_images, archive, some, classes)

@@ -134,7 +134,7 @@ def _only_other(array: Array) -> int | None:
 
 
 def picture(array: Array, colors: Coloring, size: int | None = None) -> "Image.Image":
-    """Return a label map as an image: with a palette if its labels are bytes, so that its pixels are the labels.
+    """Return a label map as an image. If it is bool or uint8, the image has a palette, and its pixels are the labels.
 
     Arguments:
         array: The map (height, width).
@@ -190,7 +190,7 @@ def thumbnail(array: Array, size: int) -> Array:
 
 
 def data_uri(image: "Image.Image") -> str:
-    """Return an image as the address of a PNG file that contains it, for web pages."""
+    """Return an image as a data URI with a PNG file, for web pages."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

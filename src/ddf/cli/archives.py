@@ -27,7 +27,7 @@ from ddf.cli.common import (
 if TYPE_CHECKING:
     from ddf.archive import Archive
 
-_NEEDED = "the model of the archive (default: the embedded one, or else the pretrained one)"
+_NEEDED = "the model of the archive (default: the embedded one, or else found by its fingerprint)"
 
 
 def add(commands: Commands) -> None:

@@ -176,7 +176,7 @@ def _without_output(
 
 @contextmanager
 def _written_to(output: str) -> Iterator[Path]:
-    """Yield the path to write an archive to: for a URL, that of a temporary file, which is uploaded afterwards."""
+    """Yield the path to write an archive to: for a URL, that of a temporary file, which is then uploaded."""
     from ddf.remote import is_url, upload
 
     if not is_url(output):

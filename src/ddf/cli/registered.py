@@ -14,8 +14,8 @@ def add(commands: Commands) -> None:
         commands,
         "models",
         "list, add and show models that are found by fingerprint",
-        "Manage the models that archives and arrays find by their fingerprint. They are files in the folder `models`\n"
-        "of the cache (~/.cache/ddf, or DDF_CACHE); DDF_MODELS names another folder, or its URL, to look in.",
+        "Manage the models that `ddf` finds by fingerprint. They are files in the folder `models` of the cache\n"
+        "(~/.cache/ddf, or DDF_CACHE). Set DDF_MODELS to another folder, or its URL, to look there as well.",
         "ddf models add run/model.safetensors",
         "ddf models add run/model.safetensors --to s3://bucket/masks",
         "ddf models list",
@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
     adding = actions.add_parser(
         "add",
         help="add models",
-        description="Copy models to the folder of the user's models, or to another place, under their fingerprints.",
+        description="Copy models to the folder of the user's models, or to another one, and name them by fingerprint.",
     )
     adding.add_argument("models", nargs="+", metavar="MODEL", help="model files")
     adding.add_argument("--to", metavar="PLACE", help="a folder or its URL (default: the folder of the user's models)")
@@ -83,6 +83,6 @@ def _show(options: argparse.Namespace) -> int:
     options.file = Path(model_path(options.model))
     if not options.file.exists():
         raise UsageError(
-            f"there is no model {options.model}: `ddf models list` lists the models, `ddf models add` adds one"
+            f"there is no model {options.model}: list the models with `ddf models list`, or add it: `ddf models add`"
         )
     return inspect_model(options)

@@ -39,13 +39,13 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("archive", metavar="ARCHIVE", help="the archive to read, or its URL")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="the .html file to write")
-    add_model(parser, "the model of the archive (default: the embedded one, or else the pretrained one)")
+    add_model(parser, "the model of the archive (default: the embedded one, or else found by its fingerprint)")
     parser.add_argument(
         "--max-maps",
         type=positive,
         default=50,
         metavar="N",
-        help="largest number of maps to compress with other codecs and to count classes on (default: 50)",
+        help="maximum number of maps to compress with other codecs and to count classes in (default: 50)",
     )
     add_force(parser)
     add_threads(parser)

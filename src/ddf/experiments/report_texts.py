@@ -79,8 +79,8 @@ are smaller, because ranks leave the flow and are not among their inputs.
 
 In the rows with split priors, the flows of denoising splits have the same trained nets as the flows of split priors,
 with the same seeds. Only the coding differs: counts on validation data correct the probabilities of the split priors.
-The test maps of Cityscapes show other cities than the validation maps, and whether the corrections apply to them is
-part of the comparison.
+The test maps of Cityscapes show different cities from the validation maps, so the comparison also covers whether the
+corrections carry over to other cities.
 
 Discrete Flows are trained jointly and all other flows net by net, with the same batches, epochs, learning rate
 schedules and moving averages."""

@@ -85,13 +85,13 @@ def archive_page(statistics: ArchiveStatistics, name: str) -> str:
         ]
     else:
         parts.append(
-            '<p class="lone">The archive has no label maps (arrays of integers with a height and a width).</p>'
+            '<p class="lone">The archive contains no label maps (arrays of integers with a height and a width).</p>'
         )
     return "\n".join([*parts, f"<footer>ddf {__version__}</footer>", "</body></html>", ""])
 
 
 def file_name(path: str) -> str:
-    """Return the name of a file from its path or URL, without folders and without what follows a `?` in a URL.
+    """Return the name of a file from its path or URL, without its folders and the query string of a URL.
 
     Examples:
         >>> file_name("data/masks.ddf"), file_name("https://example.org/a/masks.ddf?token=secret")
@@ -103,7 +103,7 @@ def file_name(path: str) -> str:
 
 
 def _key_numbers(found: ArchiveStatistics) -> str:
-    """Return what is true of the whole archive."""
+    """Return cards with the key numbers of the whole archive."""
     index = found.index
     others = found.arrays - found.maps - index.files
     besides = [count(number, unit) for number, unit in ((index.files, "other file"), (others, "other array")) if number]

@@ -82,7 +82,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class ArchiveStatistics:
-    """What `measure` finds out about an archive.
+    """The result of `measure`.
 
     Arguments:
         index: Its maps and their sizes.

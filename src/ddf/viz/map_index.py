@@ -1,4 +1,4 @@
-"""The label maps of an archive and their sizes, according to its index, and samples of them."""
+"""The label maps of an archive and their sizes, as listed in its index, and samples of them."""
 
 __all__ = ["MapIndex"]
 
@@ -51,7 +51,7 @@ class MapIndex:
     def sample(self, max_maps: int) -> tuple[list[int], list[int]]:
         """Return a random sample of the maps, and those of them to compress with other codecs.
 
-        The number of pixels is limited, too; the limit grows with the number of maps.
+        The number of pixels is also limited; this limit grows with `max_maps`.
 
         Arguments:
             max_maps: The largest number of maps.
@@ -81,7 +81,7 @@ class MapIndex:
         return sorted(found), sorted(compared)
 
     def costly_blocks(self, most: int) -> list[int]:
-        """Return the blocks whose maps take the most bytes on average, without maps that are too large to draw.
+        """Return the blocks whose maps take the most bytes on average, except those with maps too large to draw.
 
         Arguments:
             most: The largest number of blocks.

@@ -36,7 +36,7 @@ class CostlyMap:
         size: Its size in bytes. If it shares a block: the size if it were coded on its own.
         half: The smallest share of its pixels that holds half of the bits; None if the bits are not known.
         thumbnail: The map, with sides of at most 480 pixels.
-        bits: The bits of its pixels, averaged over areas of the same size; None if they are not known.
+        bits: The bits of its pixels, averaged down to sides of at most 480 pixels; None if they are not known.
         colors: The colors of its labels.
     """
 

@@ -20,7 +20,7 @@ def comparison_section(comparison: Comparison | None, found: ArchiveStatistics) 
     """Return a bar chart of the sizes of other codecs."""
     title = "<section><h2>Size compared with other codecs</h2>"
     if comparison is None or not comparison.others:
-        why = "no map is small enough, or all have more than 256 labels"
+        why = "all maps are too large or have more than 256 labels"
         return f'{title}<p class="note">Not measured: {why}.</p></section>'
     sizes = {"this archive": comparison.size, **comparison.others}
     rows = [
@@ -34,7 +34,9 @@ def comparison_section(comparison: Comparison | None, found: ArchiveStatistics) 
     ]
     rows.sort(key=lambda row: row.value)
     failed = (
-        f" Without {escaped(listed(comparison.failed))}, which cannot encode all of them." if comparison.failed else ""
+        f" Left out: {escaped(listed(comparison.failed))} (cannot encode all of these maps)."
+        if comparison.failed
+        else ""
     )
     text = ", ".join(f"{row.name} {row.text}" for row in rows)
     return "\n".join(
@@ -42,7 +44,7 @@ def comparison_section(comparison: Comparison | None, found: ArchiveStatistics) 
             title,
             "<figure>",
             bars(rows, f"Bits per pixel: {text}"),
-            "<figcaption>Bits per pixel, and in parentheses the size relative to this archive, all "
+            "<figcaption>Bits per pixel and, in parentheses, the size relative to this archive, "
             f"measured {on_maps(comparison.maps, found.maps)}. Other codecs compress each map on its own; numbers "
             "after their names are compression levels. The index, the names and the model of the archive are not "
             f"counted.{failed}</figcaption>",
@@ -58,7 +60,7 @@ def distribution_section(found: ArchiveStatistics) -> str:
     if found.maps == 1:
         return f"{title}<p>The only map takes {bits_text(values[0])} bits per pixel.</p></section>"
     maps = count(found.maps, "map")
-    shared = " Maps that share a block count with the average of their block." if found.index.shared else ""
+    shared = " Maps that share a block are counted with the average of that block." if found.index.shared else ""
     beyond = int((values > bin_edges(values)[-1]).sum())
     more = f" The last bar includes {count(beyond, 'map')} with up to {bits_text(values.max())}." if beyond else ""
     return "\n".join(
@@ -79,14 +81,14 @@ def costly_section(found: ArchiveStatistics) -> str:
         return '<h2>Most expensive maps</h2><p class="note">Not drawn: all maps are too large.</p>'
     texts = ["The maps that take the most bytes."]
     if found.index.shared:
-        texts.append("The size of a map that shares a block is that of the map coded on its own.")
+        texts.append("For a map that shares a block, the size is what it would be if the map were coded on its own.")
     known = [one.bits is not None for one in found.costly]
     if any(known):
         texts.append(
-            "On the right of each map are the bits of its pixels, most of which are usually spent along borders."
+            "To the right of each map are the bits of its pixels, most of which are usually spent along borders."
         )
     if any(one.bits is not None and max(one.bits.shape) < max(one.shape) for one in found.costly):
-        texts.append("In large maps, a dot shows the average of several pixels.")
+        texts.append("For large maps, each dot shows the average of several pixels.")
     if any(known) and not all(known):
         texts.append("The bits of maps that were stored with a general-purpose compressor are not known.")
     lines = ["<h2>Most expensive maps</h2>", f"<p>{' '.join(texts)}</p>"]

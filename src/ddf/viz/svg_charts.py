@@ -86,7 +86,7 @@ def histogram(values: Array, label: str, unit: str, title: str) -> str:
     for i, count in enumerate(counts.tolist()):
         size = (bottom - top) * count / highest
         name = f"{edges[i]:.{_decimals(step)}f} to {edges[i + 1]:.{_decimals(step)}f}"
-        name = f"{edges[i]:.{_decimals(step)}f} and more" if beyond and i == len(counts) - 1 else name
+        name = f"{edges[i]:.{_decimals(step)}f} or more" if beyond and i == len(counts) - 1 else name
         lines.append(
             f'<rect x="{left + width * i + 0.75:.1f}" y="{bottom - size:.1f}" width="{width - 1.5:.1f}" '
             f'height="{size:.1f}" fill="{_ACCENT}"><title>{name}: {count_text(count, unit)}</title></rect>'
@@ -136,7 +136,7 @@ def color_scale(colors: Array, ticks: Sequence[tuple[float, str]], title: str) -
 
     Arguments:
         colors: Red, green and blue of equal steps, from left to right.
-        ticks: The places from 0 to 1, and the texts, of the ticks.
+        ticks: The position (from 0 to 1) and the text of each tick.
         title: A description for readers who cannot see the scale.
     """
     left, width = 16, WIDTH - 32
