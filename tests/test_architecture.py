@@ -33,6 +33,7 @@ ROOMS = [
     models
     registry
     archive
+    codec_metadata
     zarr numcodecs torch pillow napari
     dask
     analysis peers

@@ -406,6 +406,18 @@ def test_an_archive_without_notes_is_written_again(threads: Client, masks: Path,
 # ---- Conflicts -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("damage", [b"", b"truncated", None])
+def test_a_damaged_archive_is_written_again(damage: bytes | None, threads: Client, masks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    report = compress(masks, out, maps_per_archive=10, client=threads)
+    archive = archives_in(out)[1]
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-40] if damage is None else damage)
+    again = compress(masks, out, maps_per_archive=10, client=threads)
+    assert again == Report(**{**vars(report), "skipped": report.archives - 1})
+    assert archive.read_bytes() == whole
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_other_inputs_models_and_settings_are_refused(
     remote: bool, threads: Client, masks: Path, tmp_path: Path

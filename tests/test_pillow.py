@@ -108,6 +108,8 @@ def test_what_is_not_one_map_is_refused() -> None:
     for label in (2**31, -(2**31) - 1):
         with pytest.raises(ValueError, match=f"has the label {label}, which does not fit into an image"):
             Image.open(archived(np.array([[0, label]], np.int64))).load()
+    with pytest.raises(ValueError, match="cannot write an image of size 0 × 5"):
+        saved(Image.new("L", (0, 5)))
     with pytest.raises(OSError, match="cannot write an image of mode RGB as a label map"):
         saved(image_of("P").convert("RGB"))
 

@@ -10,7 +10,6 @@ from ddf import architectures, registry
 from ddf.archive import Archive, ArchiveWriter, WrongModelError
 from ddf.classes import Classes
 from ddf.cli.main import main
-from ddf.errors import DamagedFileError
 from ddf.labelmaps import CausalFlow, pretrained
 from ddf.spec import DenseNetSpec
 
@@ -84,14 +83,37 @@ def test_a_model_next_to_a_remote_archive_is_found(other: CausalFlow, tmp_path: 
     assert np.array_equal(Archive(url)["mask"], np.tile(MASK, (4, 4)))
 
 
-def test_a_file_that_holds_another_model_is_rejected(other: CausalFlow) -> None:
+def test_bad_model_files_are_mentioned_and_passed_over(
+    other: CausalFlow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stored = Path(registry.add_model(other))
-    stored.write_bytes(pretrained().to_bytes())
-    with pytest.raises(DamagedFileError, match="does not hold the model that its name states"):
-        registry.find_model(other.fingerprint)
-    stored.write_bytes(b"\0" * 100)
-    with pytest.raises(DamagedFileError):
-        registry.find_model(other.fingerprint)
+    path = archived(tmp_path / "a.ddf", other)
+    for content, reason in (
+        (pretrained().to_bytes(), "does not hold the model that its name states"),
+        (b"", "is not a model file"),
+        (other.to_bytes()[:-9], "truncated"),
+    ):
+        stored.write_bytes(content)
+        assert registry.find_model(other.fingerprint) is None
+        with pytest.raises(WrongModelError, match=rf"not usable: .*{reason}"):
+            Archive(path)["mask"]
+        assert main(["verify", str(path)]) == 1
+        shown = capsys.readouterr()
+        assert "damaged: " not in shown.out + shown.err
+        assert stored.name in shown.err
+        assert main(["models", "list"]) == 1
+        assert reason in capsys.readouterr().out
+    registry.add_model(other, tmp_path)  # another copy, next to the archive
+    assert np.array_equal(Archive(path)["mask"], np.tile(MASK, (4, 4)))
+
+
+def test_an_unreachable_place_is_mentioned(other: CausalFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDF_MODELS", "http://127.0.0.1:9/models")
+    path = archived(tmp_path / "a.ddf", other)
+    with pytest.raises(WrongModelError, match=r"needs the model .*not usable: http://127.0.0.1:9/models"):
+        Archive(path)["mask"]
+    registry.add_model(other)
+    assert np.array_equal(Archive(path)["mask"], np.tile(MASK, (4, 4)))
 
 
 def test_the_error_names_the_fingerprint_and_three_remedies(other: CausalFlow, tmp_path: Path) -> None:
@@ -137,8 +159,10 @@ def test_the_command_lists_adds_and_shows(
     command = ["compress", str(tmp_path / "mask.npy"), "-o", str(tmp_path / "a.ddf"), "--model", name[:7]]
     assert main(command) == 0
     assert Archive(tmp_path / "a.ddf").fingerprint == other.fingerprint
-    assert main(["models", "show", "abcdef123"]) == 2
-    assert "there is no model abcdef123" in capsys.readouterr().err
+    assert main(["models", "show", fingerprint[:6].upper()]) == 0
+    for text in ("abcdef123", "42b", ""):
+        assert main(["models", "show", text]) == 1
+        assert f"there is no model file {text!r}, and no model with a fingerprint that" in capsys.readouterr().err
 
 
 def test_beginnings_of_several_fingerprints_are_rejected(tmp_path: Path) -> None:
@@ -148,7 +172,8 @@ def test_beginnings_of_several_fingerprints_are_rejected(tmp_path: Path) -> None
         (folder / f"{'ab' * 15}a{last}.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="is the beginning of several fingerprints"):
         registry.model_path("ababab")
-    assert registry.model_path("abab") == "abab"  # too short for a fingerprint: a path
+    with pytest.raises(FileNotFoundError, match="at least six digits"):
+        registry.model_path("abab")
 
 
 def test_flows_without_a_fingerprint_are_rejected() -> None:

@@ -380,6 +380,13 @@ def test_the_archive_to_be_replaced_is_not_compressed(
         assert list(Archive(tmp_path / "a.ddf")) == ["notes.txt"]
 
 
+def test_a_missing_folder_is_noticed_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 5), np.uint8))
+    assert main(["compress", str(tmp_path / "a.npy"), "-o", f"file://{tmp_path}/none/a.ddf"]) == 1
+    assert f"the folder {tmp_path}/none does not exist" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_failed_upload_leaves_nothing_behind_and_keeps_the_archive(
     folder: Path, memory: MemoryFileSystem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

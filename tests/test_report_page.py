@@ -116,6 +116,7 @@ ARCHIVES: dict[str, Callable[[Path], Path]] = {
     "equal maps": lambda path: write(path, scenes(1) * 3),
     "no model": lambda path: write(path, scenes(), model=None),
     "integer flow": lambda path: write(path, ternary(4), coupling_flow(), embed_model=True),
+    "upsampled maps": lambda path: write(path, [one.repeat(10, 0).repeat(25, 1) for one in ternary(3)]),
 }
 
 
@@ -786,7 +787,7 @@ def charts() -> str:
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_pages_fit_phones_and_show_everything_in_a_browser(tmp_path: Path) -> None:
     """Frame each page at several widths, and measure it with a script outside of the frame."""
-    kinds = ("arrays of all kinds", "only files", "maps and a file")
+    kinds = ("arrays of all kinds", "only files", "maps and a file", "upsampled maps")
     frames, pages = "", {}
     for kind in (*kinds, "charts"):
         pages[kind] = Page(charts()) if kind == "charts" else report(ARCHIVES[kind](tmp_path / "archive.ddf"))
@@ -814,6 +815,10 @@ def test_pages_fit_phones_and_show_everything_in_a_browser(tmp_path: Path) -> No
               .map(([other]) => one + "/" + other));
           }),
           images: [...page.querySelectorAll("img")].filter(e => e.naturalWidth > 0 && e.clientWidth > 0).length,
+          unequal: [...page.querySelectorAll(".pair")].filter(e => {
+            const sizes = [...e.querySelectorAll("img")].map(image => image.clientWidth + " × " + image.clientHeight);
+            return new Set(sizes).size > 1;
+          }).length,
           text: page.body.innerText,
         };
       });
@@ -830,6 +835,7 @@ def test_pages_fit_phones_and_show_everything_in_a_browser(tmp_path: Path) -> No
         assert one["wide"] == one["cut"] == one["crossed"] == [], (one["kind"], one["width"])
         page = pages[one["kind"]]
         assert one["images"] == len(page.images)
+        assert one["unequal"] == 0  # a map and its bits are shown at the same size
         for value in (*page.of("h1"), *page.of("h2"), *page.of("h3"), *page.of("dd")):
             assert value in one["text"]
 

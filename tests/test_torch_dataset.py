@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ddf.archive import Archive, ArchiveWriter, MissingArrayError
+from ddf.errors import ChangedArchiveError
 from ddf.labelmaps import pretrained
 from ddf.shapes import Array
 from ddf.torch import ArchiveDataset
@@ -122,6 +123,34 @@ def test_a_killed_process_leaves_no_cache(path: Path, tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 1
     del dataset
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("shape", [(36, 44), (44, 36), (20, 30), (90, 90)])
+def test_an_archive_that_is_replaced_is_noticed(shape: tuple[int, int], tmp_path: Path) -> None:
+    path = written(tmp_path / "a.ddf", MAPS)
+    dataset = ArchiveDataset(path)
+    copy = pickle.dumps(dataset)
+    maps = [np.full(shape, i, np.uint8) for i in range(len(MAPS))]
+    with ArchiveWriter(path, pretrained(), overwrite=True) as archive:
+        for i, one in enumerate(maps):
+            archive.add(one, f"a/{i}.png")
+    other = pickle.loads(copy)
+    with pytest.raises(ChangedArchiveError, match=r"a.ddf has changed since it was opened: open it again"):
+        other[0]
+    assert all(torch.equal(dataset[i], torch.from_numpy(one)) for i, one in enumerate(MAPS))  # its file is still open
+    assert all(torch.equal(ArchiveDataset(path)[i], torch.from_numpy(one)) for i, one in enumerate(maps))
+
+
+def test_bad_arguments_are_errors(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"cannot write to the folder {tmp_path}/none"):
+        ArchiveDataset(path, cache_folder=tmp_path / "none")
+    for size in ("1", -1):
+        with pytest.raises(ValueError, match="cache_bytes="):
+            ArchiveDataset(path, cache_bytes=size)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="by its number or its name, not by slice"):
+        ArchiveDataset(path)[0:2]  # type: ignore[index]
+    pretrained().save(tmp_path / "model.safetensors")
+    assert torch.equal(ArchiveDataset(path, model=tmp_path / "model.safetensors")[3], torch.from_numpy(MAPS[3]))
 
 
 def test_a_full_disk_is_no_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

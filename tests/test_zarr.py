@@ -171,6 +171,39 @@ def test_a_missing_model_is_named_and_can_be_supplied(other: CausalFlow, tmp_pat
     assert np.array_equal(np.asarray(zarr.open_array(tmp_path / "a")[:]), x)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "http://127.0.0.1:9/secret"}, "is not a fingerprint"),
+        ({"model": "/etc/passwd"}, "is not a fingerprint"),
+        ({"model": None}, "is not a fingerprint"),
+        ({}, "is not a fingerprint"),
+        ({"model": "0" * 32, "location": 5}, "neither a path nor a URL"),
+        ({"model": "0" * 32, "future": 1}, "unknown settings"),
+    ],
+)
+def test_metadata_names_nothing_but_models(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Metadata comes with the data: opening an array must not open files or URLs of its choice as models."""
+    zarr.create_array(tmp_path / "a", shape=(4, 5), dtype="u1", serializer=ddf.zarr.LabelCodec(), compressors=None)
+    path = tmp_path / "a" / "zarr.json"
+    metadata = json.loads(path.read_text())
+    metadata["codecs"][0]["configuration"] = settings
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match=message):
+        zarr.open_array(tmp_path / "a")
+    with pytest.raises(ValueError, match=message):
+        numcodecs.get_codec({"id": "ddf.labels", **settings})
+
+
+def test_models_that_do_not_exist_are_errors() -> None:
+    for codec in (ddf.zarr.LabelCodec, ddf.numcodecs.LabelCodec):
+        with pytest.raises(FileNotFoundError, match="there is no model file 'pretrained', and no model with a finger"):
+            codec("pretrained")
+        with pytest.raises(ValueError, match="location=5 is neither a path nor a URL"):
+            codec(location=5)
+        assert codec(pretrained().fingerprint.hex().upper()).model == pretrained().fingerprint.hex()
+
+
 def test_arrays_and_codecs_are_pickled_with_their_model(other: CausalFlow, tmp_path: Path) -> None:
     x = maps("uint8")
     array = zarr.create_array(

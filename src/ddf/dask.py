@@ -19,10 +19,10 @@ from secrets import token_hex
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ddf.archive import DEFAULT_MAX_BYTES, ArchiveWriter, Codec, FileWriter, files_in
+from ddf.archive import DEFAULT_MAX_BYTES, Archive, ArchiveWriter, Codec, FileWriter, files_in
 from ddf.archive.found_files import relative_names
 from ddf.archive.parallel import check_counts
-from ddf.errors import RunConflictError
+from ddf.errors import DamagedArchiveError, RunConflictError
 from ddf.extras import needed_for
 from ddf.files import atomic_write
 from ddf.labelmaps import pretrained
@@ -147,11 +147,10 @@ def compress(
         add_model(codec, folder.place)
     parts = [inputs.files[i : i + maps_per_archive] for i in range(0, len(inputs.files), maps_per_archive)]
     sizes = folder.sizes()
-    finished = {
-        number: sizes[_archive(number)]
-        for number in range(len(parts))
-        if {_archive(number), _notes(number)} <= sizes.keys()
-    }
+    there = [number for number in range(len(parts)) if {_archive(number), _notes(number)} <= sizes.keys()]
+    with ThreadPoolExecutor(_READERS) as pool:
+        complete = list(pool.map(folder.has_complete, there))
+    finished = {number: sizes[_archive(number)] for number, whole in zip(there, complete, strict=True) if whole}
     settings = {**result, "verify": verify, "threads": threads}
     with Progress("compressing", len(inputs.files), "file", progress) as bar:
         _Run(client, folder.place, parts, fingerprint, settings, finished, bar).finish()
@@ -290,6 +289,15 @@ class _Folder:
         """Return whether a file exists."""
         return bool(type_of(join_url(self.place, name))) if self.path is None else (self.path / name).exists()
 
+    def has_complete(self, number: int) -> bool:
+        """Return whether the index of an archive is intact and lists as many files as the notes about it."""
+        name = _archive(number)
+        try:
+            with Archive(join_url(self.place, name) if self.path is None else self.path / name) as archive:
+                return len(archive) == self.read(_notes(number))["files"]
+        except (DamagedArchiveError, FileNotFoundError):
+            return False
+
     def read(self, name: str) -> Any:
         """Return what a JSON file contains."""
         data = read_bytes(join_url(self.place, name)) if self.path is None else (self.path / name).read_bytes()
@@ -419,7 +427,7 @@ def _write(number: int, packed: bytes, place: str, fingerprint: bytes, settings:
     folder, worker = _Folder(place), get_worker()
     if not folder.has(_PLAN):
         raise FileNotFoundError(f"worker {worker.address} has no access to {place}, which all workers need")
-    if folder.has(_archive(number)) and folder.has(_notes(number)):
+    if folder.has(_archive(number)) and folder.has(_notes(number)) and folder.has_complete(number):
         return 0
     model = get_model(fingerprint, place, needed_by=_archive(number))
     files = [(name, _opened(location)) for name, location in json.loads(zlib.decompress(packed))]

@@ -1,6 +1,7 @@
 """The errors that ddf raises for invalid input; all are subclasses of `DdfError`."""
 
 __all__ = [
+    "ChangedArchiveError",
     "DamagedArchiveError",
     "DamagedFileError",
     "DataError",
@@ -21,6 +22,10 @@ __all__ = [
 
 class DdfError(Exception):
     """The base class of all errors of ddf."""
+
+
+class ChangedArchiveError(DdfError, OSError):
+    """An archive that was replaced while copies of its `Archive` were in use."""
 
 
 class DamagedArchiveError(DdfError, ValueError):

@@ -140,6 +140,8 @@ def scratch_file(folder: Path) -> tuple[Path, Any]:
 
     If this process dies without deleting it, the next process that writes to the folder does.
     """
+    if not os.access(folder, os.W_OK):
+        raise FileNotFoundError(f"cannot write to the folder {folder}: it does not exist or is read-only")
     _sweep(folder)
     return _create(folder)
 
@@ -162,6 +164,7 @@ def _sweep(folder: Path) -> None:
     if folder in _swept:
         return
     _swept.add(folder)
+    stale: list[str] = []
     with suppress(OSError), os.scandir(folder) as entries:
         stale = [e.path for e in entries if e.name.startswith(_PREFIX) and e.name.endswith(_SUFFIX)]
     for name in stale:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ddf.archive.chunks import decode_chunk, encode_chunk
 from ddf.archive.limits import DEFAULT_MAX_BYTES
+from ddf.codec_metadata import PASSING, checked_metadata
 from ddf.errors import DamagedFileError
 from ddf.extras import needed_for
 from ddf.protocol import Codec
@@ -53,6 +54,7 @@ class LabelCodec(NumCodec):  # type: ignore[misc]
     ) -> None:
         fingerprint, self._codec = codec_of(model)
         self.model = fingerprint.hex()
+        checked_metadata(self.codec_id, {"model": self.model, "location": location})
         self.location = location
         self.verify = verify
         self.max_bytes = max_bytes
@@ -62,7 +64,7 @@ class LabelCodec(NumCodec):  # type: ignore[misc]
         """The model."""
         if self._codec is None:
             places = () if self.location is None else (self.location,)
-            self._codec = get_model(bytes.fromhex(self.model), *places, needed_by="this array")
+            self._codec = get_model(bytes.fromhex(self.model), *places, needed_by="this array", passing=PASSING)
         return self._codec
 
     def encode(self, buf: Any) -> bytes:
@@ -91,6 +93,11 @@ class LabelCodec(NumCodec):  # type: ignore[misc]
         array = decode_chunk(data[1:], self.codec, max_bytes=self.max_bytes)
         array = array.astype(array.dtype.newbyteorder("<>"[data[0]]), copy=False)
         return array if out is None else ndarray_copy(array, out)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "LabelCodec":
+        """Return the codec with the given configuration."""
+        return cls(**checked_metadata(cls.codec_id, config))
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration as plain data for JSON."""

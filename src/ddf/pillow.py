@@ -92,6 +92,8 @@ def _accept(prefix: bytes) -> bool:
 
 
 def _save(image: Image.Image, file: IO[bytes], name: str | bytes) -> None:
+    if not image.width or not image.height:
+        raise ValueError(f"cannot write an image of size {image.width} × {image.height}: it has no pixels")
     mode = "I;16" if image.mode.startswith("I;16") else image.mode
     if mode not in MODES:
         raise OSError(f"cannot write an image of mode {image.mode} as a label map, which has one channel")

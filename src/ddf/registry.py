@@ -6,8 +6,10 @@ is a folder of files named FINGERPRINT.safetensors, or a model file; either may 
 """
 
 __all__ = [
+    "PASSING",
     "add_model",
     "codec_of",
+    "damage_of",
     "find_model",
     "get_model",
     "how_to_supply",
@@ -18,12 +20,12 @@ __all__ = [
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddf.errors import DamagedFileError, DdfError, WrongModelError
+from ddf.errors import DdfError, WrongModelError
 from ddf.files import atomic_write, cache_folder
 from ddf.modelfile import read
 from ddf.models import load, model_from_bytes
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 SUFFIX = ".safetensors"
 VARIABLE = "DDF_MODELS"
 
+PASSING = "pass it (--model FILE, in Python model=)"
+
 _NO_CODEC = "`ddf train … --integer` and ddf.export create models that can compress"
 
 _in_use: dict[bytes, Any] = {}
@@ -47,15 +51,15 @@ def user_models() -> Path:
     return cache_folder() / "models"
 
 
-def find_model(fingerprint: bytes, *places: str | PathLike[str]) -> "CausalFlow | IntegerFlow | None":
+def find_model(
+    fingerprint: bytes, *places: str | PathLike[str], unusable: list[str] | None = None
+) -> "CausalFlow | IntegerFlow | None":
     """Return the model with the given fingerprint, or None if it is not found.
 
     Arguments:
         fingerprint: The 16 bytes that identify the model.
         places: Further locations to look in: paths or URLs of folders or model files.
-
-    Raises:
-        DamagedFileError: A file that should hold the model holds a different model or none.
+        unusable: A list to which the reasons are added why a location could not be read or its file not be used.
     """
     if fingerprint in _in_use:
         return _in_use[fingerprint]
@@ -64,26 +68,34 @@ def find_model(fingerprint: bytes, *places: str | PathLike[str]) -> "CausalFlow 
     model: Any = pretrained()
     if model.fingerprint != fingerprint:
         usual = [str(user_models()), os.environ.get(VARIABLE, "")]
-        model = _search(fingerprint, [*usual, *(os.fspath(place) for place in places)])
+        reasons: list[str] = []
+        model = _search(fingerprint, [*usual, *(os.fspath(place) for place in places)], reasons)
+        if unusable is not None:
+            unusable += reasons
     if model is not None:
         _in_use[fingerprint] = model
     return model
 
 
-def get_model(fingerprint: bytes, *places: str | PathLike[str], needed_by: str) -> "CausalFlow | IntegerFlow":
+def get_model(
+    fingerprint: bytes, *places: str | PathLike[str], needed_by: str, passing: str = PASSING
+) -> "CausalFlow | IntegerFlow":
     """Return the model with the given fingerprint.
 
     Arguments:
         fingerprint: The 16 bytes that identify the model.
         places: Further locations to look in.
         needed_by: What needs the model, for the error message.
+        passing: How to pass the model directly, for the error message.
 
     Raises:
         WrongModelError: The model is not found.
     """
-    model = find_model(fingerprint, *places)
+    unusable: list[str] = []
+    model = find_model(fingerprint, *places, unusable=unusable)
     if model is None:
-        raise WrongModelError(f"{needed_by} needs the model {fingerprint.hex()}: {how_to_supply(fingerprint)}")
+        remedies = how_to_supply(fingerprint, unusable, passing)
+        raise WrongModelError(f"{needed_by} needs the model {fingerprint.hex()}: {remedies}")
     return model
 
 
@@ -93,7 +105,7 @@ def codec_of(model: "Codec | str | PathLike[str] | None") -> "tuple[bytes, Codec
     Arguments:
         model: A model, its file or URL, or its fingerprint; None for the pretrained model.
     """
-    if isinstance(model, str) and re.fullmatch("[0-9a-f]{32}", model) and not Path(model).exists():
+    if isinstance(model, str) and re.fullmatch("[0-9a-fA-F]{32}", model) and not Path(model).exists():
         return bytes.fromhex(model), None
     if model is None:
         from ddf.labelmaps import pretrained
@@ -107,25 +119,30 @@ def codec_of(model: "Codec | str | PathLike[str] | None") -> "tuple[bytes, Codec
     return model.fingerprint, model
 
 
-def how_to_supply(fingerprint: bytes) -> str:
-    """Return instructions for supplying a missing model."""
-    return (
+def how_to_supply(fingerprint: bytes, unusable: Sequence[str] = (), passing: str = PASSING) -> str:
+    """Return instructions for supplying a missing model, and why locations that might hold it are unusable."""
+    remedies = (
         f"add it with `ddf models add FILE`, or set {VARIABLE} to a folder or URL that contains "
-        f"{fingerprint.hex()}{SUFFIX}, or pass it (--model FILE, in Python model=)"
+        f"{fingerprint.hex()}{SUFFIX}, or {passing}"
     )
+    return f"{remedies} (not usable: {'; '.join(unusable)})" if unusable else remedies
 
 
-def _search(fingerprint: bytes, places: "list[str]") -> "CausalFlow | IntegerFlow | None":
+def _search(fingerprint: bytes, places: list[str], unusable: list[str]) -> "CausalFlow | IntegerFlow | None":
     for place in places:
-        found = _contents(place, f"{fingerprint.hex()}{SUFFIX}") if place else None
-        if found is None:
+        try:
+            found = _contents(place, f"{fingerprint.hex()}{SUFFIX}") if place else None
+            if found is None:
+                continue
+            where, data = found
+            model: Any = model_from_bytes(data, where)
+        except (DdfError, OSError) as error:
+            unusable.append(str(error) if place in str(error) else f"{place}: {error}")
             continue
-        where, data = found
-        model = model_from_bytes(data, where)
-        if getattr(model, "fingerprint", None) == fingerprint:
+        if isinstance(model, Codec) and model.fingerprint == fingerprint:
             return model  # type: ignore[return-value]
         if not place.endswith(SUFFIX):
-            raise DamagedFileError(f"{where} does not hold the model that its name states")
+            unusable.append(f"{where} does not hold the model that its name states")
     return None
 
 
@@ -203,9 +220,28 @@ def model_path(text: str) -> str:
     Arguments:
         text: A path, a URL, or at least six hexadecimal digits.
     """
-    if is_url(text) or not re.fullmatch("[0-9a-f]{6,32}", text) or Path(text).exists():
+    if is_url(text) or (text and Path(text).exists()):
         return text
-    found = {name: path for name, path in listed_models() if name.startswith(text)}
+    found = {}
+    if re.fullmatch("[0-9a-fA-F]{6,32}", text):
+        found = {name: path for name, path in listed_models() if name.startswith(text.lower())}
     if len(found) > 1:
         raise ValueError(f"{text} is the beginning of several fingerprints: {', '.join(found)}; pass more digits")
-    return str(next(iter(found.values()), text))
+    if not found:
+        raise FileNotFoundError(
+            f"there is no model file {text!r}, and no model with a fingerprint that begins with it (at least six "
+            "digits): `ddf models list` lists the models, `ddf models add` adds one"
+        )
+    return str(next(iter(found.values())))
+
+
+def damage_of(path: Path) -> str:
+    """Return what is wrong with a model file that is named by its fingerprint, "" if nothing is."""
+    try:
+        model: Any = model_from_bytes(read(path), str(path))
+    except (DdfError, OSError) as error:
+        return str(error)
+    named = re.fullmatch("[0-9a-f]{32}", path.stem)
+    if named and not (isinstance(model, Codec) and model.fingerprint.hex() == path.stem):
+        return f"{path} does not hold the model that its name states"
+    return ""

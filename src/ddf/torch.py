@@ -2,6 +2,7 @@
 
 __all__ = ["ArchiveDataset"]
 
+import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -14,6 +15,7 @@ from ddf.errors import MissingArrayError
 from ddf.extras import needed_for
 from ddf.lazy import lazy
 from ddf.protocol import Codec
+from ddf.registry import codec_of, get_model
 from ddf.shapes import Array
 
 with needed_for("ddf.torch"):
@@ -54,16 +56,20 @@ class ArchiveDataset(Dataset[Any]):
         self,
         path: str | PathLike[str] | bytes | Sequence[str | PathLike[str] | bytes],
         transform: Callable[[Array], Any] | None = None,
-        model: Codec | None = None,
+        model: Codec | str | PathLike[str] | None = None,
         cache_bytes: int = 1 << 30,
         cache_folder: str | PathLike[str] | None = None,
         storage_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         paths = [path] if isinstance(path, str | bytes | PathLike) else list(path)
-        if cache_bytes < 0:
-            raise ValueError(f"cache_bytes={cache_bytes} must not be negative")
+        if not isinstance(cache_bytes, int) or cache_bytes < 0:
+            raise ValueError(f"cache_bytes={cache_bytes!r} must be a number of bytes, or 0 for no cache")
+        codec: Codec | None = None
+        if model is not None:
+            fingerprint, codec = codec_of(model)
+            codec = codec or get_model(fingerprint, needed_by="this data set")
         self.transform = transform
-        self.archives = [Archive(one, model, threads=1, storage_options=storage_options) for one in paths]
+        self.archives = [Archive(one, codec, threads=1, storage_options=storage_options) for one in paths]
         self._cache = DecodedCache(self.archives, cache_bytes, cache_folder)
         self._firsts = [0]
         for archive in self.archives:
@@ -83,6 +89,10 @@ class ArchiveDataset(Dataset[Any]):
                 if key in archive:
                     return which, archive.number_of(key)
             raise MissingArrayError(f"no archive of this data set contains an array named {key!r}")
+        try:
+            key = operator.index(key)
+        except TypeError:
+            raise TypeError(f"a map is selected by its number or its name, not by {key!r}") from None
         number = key + len(self) if key < 0 else key
         if not 0 <= number < len(self):
             raise MissingArrayError(f"number {key} is out of range: the data set has {len(self)} maps")

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from ddf.archive.chunks import decode_chunk, encode_chunk
+from ddf.codec_metadata import PASSING, checked_metadata
 from ddf.extras import needed_for
 from ddf.protocol import Codec
 from ddf.registry import codec_of, get_model
@@ -62,6 +63,7 @@ class LabelCodec(ArrayBytesCodec):
         verify: bool = True,
     ) -> None:
         fingerprint, codec = codec_of(model)
+        checked_metadata(NAME, {"model": fingerprint.hex(), "location": location})
         object.__setattr__(self, "model", fingerprint.hex())
         object.__setattr__(self, "location", location)
         object.__setattr__(self, "verify", verify)
@@ -71,7 +73,7 @@ class LabelCodec(ArrayBytesCodec):
     def from_dict(cls, data: dict[str, JSON]) -> "LabelCodec":
         """Return the codec that the metadata of an array describes."""
         _, configuration = parse_named_configuration(data, NAME)
-        return cls(**configuration)  # type: ignore[arg-type]
+        return cls(**checked_metadata(NAME, configuration))
 
     def to_dict(self) -> dict[str, JSON]:
         """Return the metadata of the codec."""
@@ -93,7 +95,7 @@ class LabelCodec(ArrayBytesCodec):
         """The model."""
         if self._codec is None:
             places = () if self.location is None else (self.location,)
-            found = get_model(bytes.fromhex(self.model), *places, needed_by="this zarr array")
+            found = get_model(bytes.fromhex(self.model), *places, needed_by="this zarr array", passing=PASSING)
             object.__setattr__(self, "_codec", found)
         assert self._codec is not None
         return self._codec

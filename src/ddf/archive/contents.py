@@ -2,6 +2,7 @@
 
 __all__ = ["Contents"]
 
+import hashlib
 from bisect import bisect_right
 
 import numpy as np
@@ -44,6 +45,8 @@ class Contents:
         self._tail = source.read(self._tail_start, source.size - self._tail_start)
         self.header = Header.from_bytes(self._read(0, min(HEADER_SIZE, source.size)), source.name)
         self.index, self.end = self._read_index()
+        self.identity = hashlib.sha256(source.size.to_bytes(8, "little") + self._tail).digest()
+        """A hash of the size and the end of the archive, to notice that another one has taken its place."""
         self._tail = b""
 
     def _read(self, start: int, count: int) -> bytes:

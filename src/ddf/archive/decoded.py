@@ -82,7 +82,7 @@ class DecodedCache:
         array = archive[number]
         try:
             data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-            if os.pwrite(self._handle, data, start) == stop - start:
+            if data.nbytes == stop - start == os.pwrite(self._handle, data, start):
                 os.pwrite(self._handle, b"\1", flag)
         except OSError:  # the disk is full
             self.max_bytes = 0

@@ -102,6 +102,8 @@ def _load_image(data: bytes, name: str, type_: str, max_bytes: int) -> Loaded | 
 
 
 def _first_line(error: Exception) -> str:
+    if type(error).__name__ == "UnidentifiedImageError":  # whose message names an object in memory
+        return "its contents are not an image"
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 

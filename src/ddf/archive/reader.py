@@ -3,7 +3,7 @@
 __all__ = ["Archive", "decompress"]
 
 import operator
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from ddf.archive.parallel import Pool, check_counts, thread_count
 from ddf.archive.records import HEADER_SIZE, MODEL, NO_MODEL, read_record
 from ddf.archive.sources import open_source
 from ddf.errors import (
+    ChangedArchiveError,
     DamagedArchiveError,
     DdfError,
     InvalidCodeError,
@@ -84,6 +85,7 @@ class Archive(Mapping[str | int, Array]):
         self.max_bytes = int(max_bytes)
         self.threads = threads
         self.storage_options = dict(storage_options)
+        self._identity = b""
         source = open_source(path, self.storage_options)
         try:
             self.__dict__["contents"] = Contents(source)
@@ -97,12 +99,17 @@ class Archive(Mapping[str | int, Array]):
                 f"{self.name} was opened as a file object and cannot be pickled: open it by its path or URL"
             )
         options = {name: getattr(self, name) for name in ("_given", "max_bytes", "threads", "storage_options")}
-        return {"_path": bytes(self._path) if isinstance(self._path, memoryview) else self._path, **options}
+        path = bytes(self._path) if isinstance(self._path, memoryview) else self._path
+        return {"_path": path, "_identity": self.contents.identity, **options}
 
     @lazy
     def contents(self) -> Contents:
-        """The header and the index."""
-        return Contents(open_source(self._path, self.storage_options))
+        """The header and the index, which a copy reads on first use."""
+        contents = Contents(open_source(self._path, self.storage_options))
+        if contents.identity != self._identity:
+            contents.source.close()
+            raise ChangedArchiveError(f"{contents.source.name} has changed since it was opened: open it again")
+        return contents
 
     # ---- Description
 
@@ -275,9 +282,10 @@ class Archive(Mapping[str | int, Array]):
             return self._given
         if self.embeds_model:
             return self._embedded
-        known = find_model(self.fingerprint, *self._folder) if self._given is None else None
+        unusable: list[str] = []
+        known = find_model(self.fingerprint, *self._folder, unusable=unusable) if self._given is None else None
         if known is None:
-            raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._given)}")
+            raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._given, unusable)}")
         return known
 
     @property
@@ -335,10 +343,10 @@ class _Values(ValuesView[Array]):
         return any(np.array_equal(array, value) for array in self)  # type: ignore[arg-type]
 
 
-def wrong_model(needed: bytes, given: Codec | None) -> str:
+def wrong_model(needed: bytes, given: Codec | None, unusable: Sequence[str] = ()) -> str:
     """Return the message for an archive that needs another model."""
     if given is None:
-        return f"it needs the model {needed.hex()}, but none was passed: {how_to_supply(needed)}"
+        return f"it needs the model {needed.hex()}, but none was passed: {how_to_supply(needed, unusable)}"
     have = f"the one passed is {given.fingerprint.hex()}"
     return f"it needs the model {needed.hex()}, but {have}; pass that one (--model FILE, in Python model=)"
 

@@ -135,7 +135,7 @@ def _compress(options: argparse.Namespace) -> int:
 
 def _check_output(options: argparse.Namespace) -> None:
     """Raise an error, before any work is done, if the archive cannot be written."""
-    from ddf.remote import check_writable, is_url, type_of
+    from ddf.remote import check_writable, is_url, local_path, type_of
 
     if options.append and options.force:
         raise UsageError("--append adds to a file and --force replaces it: pass only one of them")
@@ -146,6 +146,9 @@ def _check_output(options: argparse.Namespace) -> None:
         if options.append:
             raise UsageError(f"--append needs a local archive; download {options.output} and append to the copy")
         check_writable(options.output)
+        local = local_path(options.output)
+        if local is not None and not local.parent.is_dir():
+            raise FileNotFoundError(f"cannot write {options.output}: the folder {local.parent} does not exist")
         type_ = type_of(options.output)
     else:
         type_ = "directory" if target.is_dir() else "file" if target.exists() else ""

@@ -4,8 +4,9 @@ __all__ = ["add"]
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from ddf.cli.common import Commands, UsageError, add_json, formatted, load_codec, print_result, thousands
+from ddf.cli.common import Commands, add_json, formatted, load_codec, print_result, thousands
 
 
 def add(commands: Commands) -> None:
@@ -44,23 +45,20 @@ def add(commands: Commands) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ddf.registry import listed_models, user_models
+    from ddf.registry import damage_of, listed_models, user_models
 
-    models = list(listed_models())
-    lines = [f"| {name} | {thousands(path.stat().st_size)} | {path} |" for name, path in models]
-    print_result(
-        options,
-        {"models": [{"fingerprint": name, "bytes": path.stat().st_size, "file": str(path)} for name, path in models]},
-        "| fingerprint | bytes | file |",
-        "|---|---|---|",
-        *lines,
-        *(
-            []
-            if len(models) > 1
-            else [f"(only the pretrained model; `ddf models add` copies others to {user_models()})"]
-        ),
-    )
-    return 0
+    entries: list[dict[str, Any]] = [
+        {"fingerprint": name, "bytes": path.stat().st_size, "file": str(path), "damage": damage_of(path)}
+        for name, path in listed_models()
+    ]
+    lines = [
+        f"| {entry['fingerprint']} | {thousands(entry['bytes'])} | {entry['damage'] or entry['file']} |"
+        for entry in entries
+    ]
+    hint = [] if len(entries) > 1 else [f"`ddf models add MODEL` copies others to {user_models()}"]
+    table = ["| fingerprint | bytes | file |", "|---|---|---|", *lines, *hint]
+    print_result(options, {"models": entries}, *table)
+    return 1 if any(entry["damage"] for entry in entries) else 0
 
 
 def _add(options: argparse.Namespace) -> int:
@@ -81,8 +79,4 @@ def _show(options: argparse.Namespace) -> int:
     from ddf.registry import model_path
 
     options.file = Path(model_path(options.model))
-    if not options.file.exists():
-        raise UsageError(
-            f"there is no model {options.model}: list the models with `ddf models list`, or add it: `ddf models add`"
-        )
     return inspect_model(options)

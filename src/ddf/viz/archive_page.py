@@ -119,7 +119,7 @@ def _key_numbers(found: ArchiveStatistics) -> str:
         ),
         (
             "compression ratio",
-            f"{three_digits(index.raw_size / found.size)} : 1",
+            f"{three_digits(index.raw_size / found.size)} : 1" if index.raw_size else "–",
             f"Uncompressed, all arrays take {bytes_text(index.raw_size)}.",
         ),
     ]

@@ -104,7 +104,9 @@ def _costly_map(one: CostlyMap) -> str:
     images += [] if one.bits is None else [data_uri(bit_picture(one.bits))]
     height, width = one.thumbnail.shape
     zoom = max(1.0, _SMALL_SIDE / max(height, width))
-    size = f'width="{max(_LEAST_SIDE, round(width * zoom))}" height="{max(_LEAST_SIDE, round(height * zoom))}"'
+    wide, high = max(_LEAST_SIDE, round(width * zoom)), max(_LEAST_SIDE, round(height * zoom))
+    # The pictures may have different numbers of pixels, but are shown at the same size.
+    size = f'width="{wide}" height="{high}" style="aspect-ratio: {wide} / {high}"'
     texts = ("the map", "bits of its pixels")
     shown = [f'<img src="{image}" {size} alt="{text}">' for image, text in zip(images, texts, strict=False)]
     return "\n".join(
