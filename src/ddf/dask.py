@@ -403,9 +403,10 @@ class _Run:
             raise RuntimeError(
                 f"{_archive(number)} could not be written: {error}; finished archives are kept: call again to resume"
             ) from error
+        size = future.result()  # not under the lock, for which the thread that receives results may wait
         with self.lock:
             self.archives += 1
-            self.bytes += future.result()
+            self.bytes += size
         self._update(number, len(self.parts[number]))
 
     def _update(self, number: int, done: int) -> None:
