@@ -9,7 +9,7 @@ import pytest
 
 from tests.zoo import coupling_flow
 
-MISSING = ["torch", "matplotlib", "constriction", "pooch", "fsspec", "dask", "distributed"]
+MISSING = ["torch", "matplotlib", "constriction", "pooch", "fsspec", "dask", "distributed", "zarr", "numcodecs"]
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({MISSING}))\n"
 COMMAND = WITHOUT + "from ddf.cli.main import main; raise SystemExit(main())"
 
@@ -71,10 +71,19 @@ def test_attributes_name_the_missing_extra(name: str) -> None:
     assert "[train]" in done.stdout
 
 
-def test_a_module_names_the_missing_extra() -> None:
-    done = run(WITHOUT + "try:\n    import ddf.dask\nexcept ImportError as error:\n    print(error)")
-    expected = "distributed is not installed; it is needed for ddf.dask: pip install 'discrete-denoising-flows[dask]'\n"
-    assert done.stdout == expected, done.stderr
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("ddf.dask", "distributed", "dask"),
+        ("ddf.zarr", "zarr", "zarr"),
+        ("ddf.numcodecs", "numcodecs", "numcodecs"),
+        ("ddf.torch", "torch", "train"),
+    ],
+)
+def test_a_module_names_the_missing_extra(module: str, missing: str, extra: str) -> None:
+    done = run(WITHOUT + f"try:\n    import {module}\nexcept ImportError as error:\n    print(error)")
+    remedy = f"pip install 'discrete-denoising-flows[{extra}]'"
+    assert done.stdout == f"{missing} is not installed; it is needed for {module}: {remedy}\n", done.stderr
 
 
 def test_an_error_names_a_model_that_needs_torch(tmp_path: Path) -> None:
