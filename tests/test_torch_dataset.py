@@ -88,7 +88,7 @@ def decodes_nothing(*_: object) -> Array:
 
 
 def test_maps_beyond_the_limit_are_decoded_every_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = ArchiveDataset(path, cache_bytes=len(MAPS) + MAPS[0].nbytes * 2 + 7)
+    dataset = ArchiveDataset(path, cache_bytes=8 * len(MAPS) + MAPS[0].nbytes * 2 + 7)
     for i in range(len(MAPS)):
         assert torch.equal(dataset[i], torch.from_numpy(MAPS[i]))
     monkeypatch.setattr(Archive, "__getitem__", decodes_nothing)
@@ -108,6 +108,43 @@ def test_the_cache_is_deleted_with_the_data_set(path: Path, tmp_path: Path) -> N
     assert not list(folder.iterdir())
     assert torch.equal(copy[3], torch.from_numpy(MAPS[3]))  # whose file is still open
     assert torch.equal(pickle.loads(pickle.dumps(copy))[3], torch.from_numpy(MAPS[3]))
+
+
+def test_a_cache_that_is_kept_serves_later_processes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    script = (
+        "import sys; from ddf.torch import ArchiveDataset\n"
+        "list(ArchiveDataset(sys.argv[1], cache_folder=sys.argv[2], keep_cache=True))"
+    )
+    subprocess.run([sys.executable, "-c", script, path, folder], check=True)
+    (kept,) = folder.iterdir()
+    data = bytearray(kept.read_bytes())
+    data[-5] ^= 1  # the last map
+    data[8 * len(MAPS) + 3] ^= 1  # the first one
+    data[8 * 2] = 7  # the checksum of the third one
+    kept.write_bytes(data)
+    dataset = ArchiveDataset(path, cache_folder=folder, keep_cache=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "__getitem__", decodes_nothing)
+        for i in (0, 2, len(MAPS) - 1):
+            with pytest.raises(AssertionError, match="decoded again"):
+                dataset[i]
+        assert torch.equal(dataset[1], torch.from_numpy(MAPS[1]))
+    assert all(torch.equal(dataset[i], torch.from_numpy(one)) for i, one in enumerate(MAPS))
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "__getitem__", decodes_nothing)
+        again = ArchiveDataset(path, cache_folder=folder, keep_cache=True)
+        assert all(torch.equal(again[i], torch.from_numpy(one)) for i, one in enumerate(MAPS))
+    os.utime(path, ns=(1, 1))  # written at another time: another archive
+    assert torch.equal(ArchiveDataset(path, cache_folder=folder, keep_cache=True)[1], torch.from_numpy(MAPS[1]))
+    assert len(list(folder.iterdir())) == 2
+    with pytest.raises(ValueError, match="requires a folder"):
+        ArchiveDataset(path, keep_cache=True)
+    with pytest.raises(ValueError, match="only for local archives"):
+        ArchiveDataset(path.read_bytes(), cache_folder=folder, keep_cache=True)
 
 
 def test_a_killed_process_leaves_no_cache(path: Path, tmp_path: Path) -> None:

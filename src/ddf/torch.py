@@ -36,6 +36,8 @@ class ArchiveDataset(Dataset[Any]):
         model: The model of the archives; not needed if they contain it or if it is found by its fingerprint.
         cache_bytes: The maximum size in bytes of the file of decoded maps; 0 for no file.
         cache_folder: The folder of that file; None for the default folder for temporary files.
+        keep_cache: Whether to keep the file in `cache_folder`, for later data sets of the same archives; delete it when
+            you no longer need it.
         storage_options: Options of the file system of a URL.
 
     Examples:
@@ -59,6 +61,7 @@ class ArchiveDataset(Dataset[Any]):
         model: Codec | str | PathLike[str] | None = None,
         cache_bytes: int = 1 << 30,
         cache_folder: str | PathLike[str] | None = None,
+        keep_cache: bool = False,
         storage_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         paths = [path] if isinstance(path, str | bytes | PathLike) else list(path)
@@ -70,7 +73,7 @@ class ArchiveDataset(Dataset[Any]):
             codec = codec or get_model(fingerprint, needed_by="this data set")
         self.transform = transform
         self.archives = [Archive(one, codec, threads=1, storage_options=storage_options) for one in paths]
-        self._cache = DecodedCache(self.archives, cache_bytes, cache_folder)
+        self._cache = DecodedCache(self.archives, cache_bytes, cache_folder, keep_cache)
         self._firsts = [0]
         for archive in self.archives:
             self._firsts.append(self._firsts[-1] + len(archive))
