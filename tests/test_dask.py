@@ -291,7 +291,7 @@ def test_after_killed_workers_and_a_lost_cluster_the_same_call_continues(server:
         assert [path.name for path in finished] == ["part-00000.ddf", "part-00001.ddf", "part-00003.ddf"]
         (busy,) = (worker for worker, keys in client.processing().items() if any("part-00002" in key for key in keys))
         os.kill(client.run(os.getpid, workers=[busy])[busy], signal.SIGKILL)
-        wait_until(lambda: server.requested("/07.npy") == 2)  # another worker continues
+        wait_until(lambda: server.requested("/07.npy") >= 2)  # another worker continues
     call.join(TIMEOUT)
     assert "part-00002.ddf was cancelled; finished archives are kept: call again to resume" in str(call.error)
     server.held["/07.npy"].set()
