@@ -21,6 +21,7 @@ from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 from ddf.labelmaps import CausalFlow, pretrained
 from ddf.models import load
 from ddf.spec import FlowSpec
+from tests.images import same_image
 
 pytestmark = pytest.mark.xdist_group("commands")  # one worker, which trains only once
 
@@ -87,16 +88,6 @@ def model(masks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert f"Next: {shlex.join(['ddf', 'compress', str(masks)])} -o out.ddf" in output
     assert not list(run.glob("state-*"))
     return run / "model.safetensors"
-
-
-def same_image(one: Path, two: Path) -> bool:
-    with Image.open(one) as first, Image.open(two) as second:
-        return (
-            first.mode == second.mode
-            and first.getpalette() == second.getpalette()
-            and first.info.get("transparency") == second.info.get("transparency")
-            and np.array_equal(np.asarray(first), np.asarray(second))
-        )
 
 
 # ---- Help ------------------------------------------------------------------------------------------------------------

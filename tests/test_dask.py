@@ -27,6 +27,7 @@ from ddf.data.drawn import draw_scenes
 from ddf.errors import RunConflictError
 from ddf.labelmaps import CausalFlow
 from ddf.progress import Progress
+from tests.images import same_image
 from tests.web_server import WebServer, web_server
 from tests.zoo import GOLDEN
 
@@ -100,13 +101,7 @@ def archives_in(folder: Path) -> list[Path]:
 def same_file(one: Path, two: Path) -> bool:
     if one.suffix not in (".png", ".tif") or one.name == "broken.png":
         return one.read_bytes() == two.read_bytes()
-    with Image.open(one) as first, Image.open(two) as second:
-        return (
-            first.mode == second.mode
-            and first.getpalette() == second.getpalette()
-            and first.info.get("transparency") == second.info.get("transparency")
-            and np.array_equal(np.asarray(first), np.asarray(second))
-        )
+    return same_image(one, two)
 
 
 def assert_complete(out: Path, masks: Path, again: Path) -> None:

@@ -1,12 +1,14 @@
 """Models are found by their fingerprints, and a missing one is named."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from ddf import architectures, registry
+from ddf import architectures, recover, registry
 from ddf.archive import Archive, ArchiveWriter, WrongModelError
 from ddf.classes import Classes
 from ddf.cli.main import main
@@ -69,8 +71,38 @@ def test_the_environment_variable_is_a_folder_a_file_or_a_url(
 
 def test_a_model_next_to_an_archive_is_found(other: CausalFlow, tmp_path: Path) -> None:
     path = archived(tmp_path / "a.ddf", other)
+    assert recover(path).needs_model
     registry.add_model(other, tmp_path)
-    assert np.array_equal(Archive(path)["mask"], np.tile(MASK, (4, 4)))
+    registry._in_use.clear()
+    assert not recover(path).needs_model
+    for read in (lambda: Archive(path)["mask"], lambda: next(iter(recover(path))).array):
+        registry._in_use.clear()
+        assert np.array_equal(read(), np.tile(MASK, (4, 4)))
+
+
+def test_a_model_next_to_an_archive_in_an_archive_of_files_is_found(other: CausalFlow, tmp_path: Path) -> None:
+    path = archived(tmp_path / "a.ddf", other)
+    model = Path(registry.add_model(other, tmp_path))
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        for one in (path, model):
+            packed.write(one, f"masks/{one.name}")
+    model.unlink()
+    url = f"zip://masks/a.ddf::file://{tmp_path}/all.zip"
+    assert np.array_equal(Archive(url)["mask"], np.tile(MASK, (4, 4)))
+
+
+def test_a_model_appears_at_a_url_only_when_it_is_complete(
+    other: CausalFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(files: MemoryFileSystem, target: str, data: bytes, **_: object) -> None:
+        with files.open(target, "wb") as file:
+            file.write(data[:-7])
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", half)
+    place = f"memory://{tmp_path.name}/half"
+    with pytest.raises(OSError, match="bytes were written"):
+        registry.add_model(other, place)
+    assert MemoryFileSystem().ls(f"/{tmp_path.name}/half") == []
 
 
 def test_a_model_next_to_a_remote_archive_is_found(other: CausalFlow, tmp_path: Path) -> None:

@@ -1,13 +1,27 @@
 """The metadata of the codecs of zarr and numcodecs: which model they need, and where it is."""
 
-__all__ = ["PASSING", "checked_metadata"]
+__all__ = ["checked_metadata", "located_model"]
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-PASSING = "name its folder or URL as the `location` of the codec when the array is created"
-"""How a codec is given a model, for error messages."""
+from ddf.protocol import Codec
+from ddf.registry import get_model
+
+_PASSING = "name its folder or URL as the `location` of the codec when the array is created"
+
+
+def located_model(model: str, location: str | None, needed_by: str) -> Codec:
+    """Return the model that the metadata of a codec names.
+
+    Arguments:
+        model: Its fingerprint, in hexadecimal.
+        location: Where to look for it, in addition to the usual places.
+        needed_by: What needs the model, for the error message.
+    """
+    places = () if location is None else (location,)
+    return get_model(bytes.fromhex(model), *places, needed_by=needed_by, passing=_PASSING)
 
 
 def checked_metadata(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ddf.extras import needed_for
 from ddf.files import atomic_write
 from ddf.labelmaps import pretrained
 from ddf.progress import Progress
-from ddf.registry import add_model, codec_of, get_model
+from ddf.registry import add_model, get_model, load_codec
 from ddf.remote import (
     RemoteFile,
     file_sizes,
@@ -122,8 +122,8 @@ def compress(
     """
     check_counts(maps_per_archive=maps_per_archive, maps_per_block=maps_per_block, threads=threads, max_bytes=max_bytes)
     client = _current(client)
-    fingerprint, codec = codec_of(model)
-    codec = codec or get_model(fingerprint, needed_by="this call")
+    codec = load_codec(model, "this call")
+    fingerprint = codec.fingerprint
     inputs = _find(urls)
     result = {
         "embed_model": embed_model,

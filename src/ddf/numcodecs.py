@@ -7,11 +7,11 @@ from typing import Any
 
 from ddf.archive.chunks import decode_chunk, encode_chunk
 from ddf.archive.limits import DEFAULT_MAX_BYTES
-from ddf.codec_metadata import PASSING, checked_metadata
+from ddf.codec_metadata import checked_metadata, located_model
 from ddf.errors import DamagedFileError
 from ddf.extras import needed_for
 from ddf.protocol import Codec
-from ddf.registry import codec_of, get_model
+from ddf.registry import codec_of
 from ddf.shapes import Array
 
 with needed_for("ddf.numcodecs"):
@@ -63,8 +63,7 @@ class LabelCodec(NumCodec):  # type: ignore[misc]
     def codec(self) -> Codec:
         """The model."""
         if self._codec is None:
-            places = () if self.location is None else (self.location,)
-            self._codec = get_model(bytes.fromhex(self.model), *places, needed_by="this array", passing=PASSING)
+            self._codec = located_model(self.model, self.location, "this array")
         return self._codec
 
     def encode(self, buf: Any) -> bytes:

@@ -18,7 +18,7 @@ from ddf.archive.records import MAGIC
 from ddf.archive.writer import ArchiveWriter
 from ddf.errors import DamagedArchiveError, NotLabelMapError
 from ddf.label_files import MODES
-from ddf.registry import codec_of, get_model
+from ddf.registry import load_codec
 
 EXTENSION = ".ddfm"
 
@@ -98,8 +98,7 @@ def _save(image: Image.Image, file: IO[bytes], name: str | bytes) -> None:
     if mode not in MODES:
         raise OSError(f"cannot write an image of mode {image.mode} as a label map, which has one channel")
     options: dict[str, Any] = dict(image.encoderinfo)
-    model: Any = options.get("model")
-    fingerprint, codec = codec_of(model)
+    codec = load_codec(options.get("model"), "this image")
     array = np.asarray(image)
     array = array != 0 if mode == "1" else array.astype(MODES[mode], copy=False)
     transparency = options.get("transparency", image.info.get("transparency"))
@@ -110,7 +109,7 @@ def _save(image: Image.Image, file: IO[bytes], name: str | bytes) -> None:
     buffer = io.BytesIO()
     with ArchiveWriter(
         buffer,
-        codec or get_model(fingerprint, needed_by="this image"),
+        codec,
         embed_model=bool(options.get("embed_model")),
     ) as archive:
         archive.add(array, copy=False, file=form)

@@ -14,6 +14,7 @@ __all__ = [
     "get_model",
     "how_to_supply",
     "listed_models",
+    "load_codec",
     "model_path",
     "user_models",
 ]
@@ -30,7 +31,7 @@ from ddf.files import atomic_write, cache_folder
 from ddf.modelfile import read
 from ddf.models import load, model_from_bytes
 from ddf.protocol import Codec
-from ddf.remote import file_system, is_url, read_bytes
+from ddf.remote import is_url, join_url, make_folder, read_bytes, write_bytes
 
 if TYPE_CHECKING:
     from ddf.exact import IntegerFlow
@@ -119,6 +120,17 @@ def codec_of(model: "Codec | str | PathLike[str] | None") -> "tuple[bytes, Codec
     return model.fingerprint, model
 
 
+def load_codec(model: "Codec | str | PathLike[str] | None", needed_by: str) -> Codec:
+    """Return a model that is given as `codec_of` accepts it.
+
+    Arguments:
+        model: A model, its file or URL, or its fingerprint; None for the pretrained model.
+        needed_by: What needs the model, for the error message.
+    """
+    fingerprint, codec = codec_of(model)
+    return codec or get_model(fingerprint, needed_by=needed_by)
+
+
 def how_to_supply(fingerprint: bytes, unusable: Sequence[str] = (), passing: str = PASSING) -> str:
     """Return instructions for supplying a missing model, and why locations that might hold it are unusable."""
     remedies = (
@@ -149,7 +161,7 @@ def _search(fingerprint: bytes, places: list[str], unusable: list[str]) -> "Caus
 def _contents(place: str, name: str) -> tuple[str, bytes] | None:
     """Return the path and the contents of a model file at a location, or None if it does not exist."""
     if is_url(place):
-        where = place if place.endswith(SUFFIX) else f"{place.rstrip('/')}/{name}"
+        where = place if place.endswith(SUFFIX) else join_url(place, name)
         try:
             return where, read_bytes(where)
         except FileNotFoundError:
@@ -170,11 +182,9 @@ def add_model(model: Any, to: str | PathLike[str] | None = None) -> str:
     folder = os.fspath(user_models() if to is None else to)
     name = f"{model.fingerprint.hex()}{SUFFIX}"
     if is_url(folder):
-        where = f"{folder.rstrip('/')}/{name}"
-        files, path = file_system(where)
-        files.makedirs(files._parent(path), exist_ok=True)
-        files.pipe_file(path, model.to_bytes())
-        return where
+        make_folder(folder)
+        write_bytes(join_url(folder, name), model.to_bytes())
+        return join_url(folder, name)
     Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
     target = Path(folder).expanduser() / name
     data = model.to_bytes()

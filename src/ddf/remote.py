@@ -6,6 +6,7 @@ __all__ = [
     "check_writable",
     "file_sizes",
     "file_system",
+    "folder_of",
     "is_url",
     "join_url",
     "list_files",
@@ -129,6 +130,19 @@ def join_url(url: str, name: str) -> str:
     folder = links[place]
     name = quote(name) if _is_web(folder) else name
     links[place] = f"{folder}{name}" if folder.endswith("/") else f"{folder}/{name}"
+    return "::".join(links)
+
+
+def folder_of(url: str) -> str:
+    """Return the URL of the folder of a file: with the name of the file, `join_url` returns the URL of the file.
+
+    Examples:
+        >>> folder_of("s3://bucket/masks/a.ddf"), folder_of("zip://masks/a.ddf::s3://bucket/all.zip")
+        ('s3://bucket/masks/', 'zip://masks/::s3://bucket/all.zip')
+    """
+    links = url.split("::")
+    place = next(i for i, link in enumerate(links) if "://" in link)
+    links[place] = links[place][: links[place].rindex("/") + 1]
     return "::".join(links)
 
 

@@ -15,7 +15,7 @@ from ddf.errors import MissingArrayError
 from ddf.extras import needed_for
 from ddf.lazy import lazy
 from ddf.protocol import Codec
-from ddf.registry import codec_of, get_model
+from ddf.registry import load_codec
 from ddf.shapes import Array
 
 with needed_for("ddf.torch"):
@@ -67,10 +67,7 @@ class ArchiveDataset(Dataset[Any]):
         paths = [path] if isinstance(path, str | bytes | PathLike) else list(path)
         if not isinstance(cache_bytes, int) or cache_bytes < 0:
             raise ValueError(f"cache_bytes={cache_bytes!r} must be a number of bytes, or 0 for no cache")
-        codec: Codec | None = None
-        if model is not None:
-            fingerprint, codec = codec_of(model)
-            codec = codec or get_model(fingerprint, needed_by="this data set")
+        codec = None if model is None else load_codec(model, "this data set")
         self.transform = transform
         self.archives = [Archive(one, codec, threads=1, storage_options=storage_options) for one in paths]
         self._cache = DecodedCache(self.archives, cache_bytes, cache_folder, keep_cache)

@@ -11,10 +11,10 @@ from os import PathLike
 from typing import Any
 
 from ddf.archive.chunks import decode_chunk, encode_chunk
-from ddf.codec_metadata import PASSING, checked_metadata
+from ddf.codec_metadata import checked_metadata, located_model
 from ddf.extras import needed_for
 from ddf.protocol import Codec
-from ddf.registry import codec_of, get_model
+from ddf.registry import codec_of
 from ddf.shapes import Array
 
 with needed_for("ddf.zarr"):
@@ -94,9 +94,7 @@ class LabelCodec(ArrayBytesCodec):
     def codec(self) -> Codec:
         """The model."""
         if self._codec is None:
-            places = () if self.location is None else (self.location,)
-            found = get_model(bytes.fromhex(self.model), *places, needed_by="this zarr array", passing=PASSING)
-            object.__setattr__(self, "_codec", found)
+            object.__setattr__(self, "_codec", located_model(self.model, self.location, "this zarr array"))
         assert self._codec is not None
         return self._codec
 

@@ -32,7 +32,7 @@ from ddf.lazy import lazy
 from ddf.models import model_from_bytes
 from ddf.protocol import Codec, check_model
 from ddf.registry import find_model, how_to_supply
-from ddf.remote import is_url
+from ddf.remote import folder_of, is_url
 from ddf.shapes import Array, check_bytes
 
 if TYPE_CHECKING:
@@ -283,17 +283,10 @@ class Archive(Mapping[str | int, Array]):
         if self.embeds_model:
             return self._embedded
         unusable: list[str] = []
-        known = find_model(self.fingerprint, *self._folder, unusable=unusable) if self._given is None else None
+        known = find_model(self.fingerprint, *folder_at(self._path), unusable=unusable) if self._given is None else None
         if known is None:
             raise WrongModelError(f"{self.name}: {wrong_model(self.fingerprint, self._given, unusable)}")
         return known
-
-    @property
-    def _folder(self) -> tuple[str, ...]:
-        """The folder of the archive, if it has one."""
-        if not isinstance(self._path, str):
-            return ()
-        return (self._path.rpartition("/")[0] if is_url(self._path) else str(Path(self._path).parent),)
 
     @lazy
     def _embedded(self) -> Codec:
@@ -341,6 +334,13 @@ class _Values(ValuesView[Array]):
 
     def __contains__(self, value: object) -> bool:
         return any(np.array_equal(array, value) for array in self)  # type: ignore[arg-type]
+
+
+def folder_at(place: object) -> tuple[str, ...]:
+    """Return the folder of an archive that is given by its path or URL, and nothing for one that has no folder."""
+    if is_url(place):
+        return (folder_of(str(place)),)
+    return (str(Path(place).parent),) if isinstance(place, str | PathLike) else ()
 
 
 def wrong_model(needed: bytes, given: Codec | None, unusable: Sequence[str] = ()) -> str:

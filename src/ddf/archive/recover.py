@@ -12,7 +12,7 @@ from ddf.archive.blocks import Block, Kind, Method
 from ddf.archive.encoding import decode_block
 from ddf.archive.formats import FileFormat
 from ddf.archive.limits import DEFAULT_MAX_BYTES, table_limit
-from ddf.archive.reader import load_embedded, wrong_model
+from ddf.archive.reader import folder_at, load_embedded, wrong_model
 from ddf.archive.records import (
     END,
     FOOTER_SIZE,
@@ -96,6 +96,8 @@ class Recovery:
         self.max_bytes = max_bytes
         self.lost: list[str] = []
         self._given = model
+        self._folder = folder_at(path)
+        self.unusable: list[str] = []  # why models in places that were searched cannot be used
         self._formats: dict[int, bytes] = {}
         self._index: Index | None = None
         self._index_at = 0
@@ -357,7 +359,7 @@ class Recovery:
             return None
         model = self._fitting()
         if model is None:
-            raise WrongModelError(wrong_model(self.fingerprint, self._given))
+            raise WrongModelError(wrong_model(self.fingerprint, self._given, self.unusable))
         return model
 
     def _fitting(self) -> Codec | None:
@@ -365,7 +367,10 @@ class Recovery:
         for model in (self._given, self._embedded):
             if model is not None and model.fingerprint == self.fingerprint:
                 return model
-        return find_model(self.fingerprint) if self._given is None else None
+        if self._given is not None:
+            return None
+        self.unusable = []
+        return find_model(self.fingerprint, *self._folder, unusable=self.unusable)
 
     def _format(self, number: int, label: str) -> FileFormat | None:
         if not number:

@@ -258,7 +258,7 @@ def _recover(options: argparse.Namespace) -> int:
     written, arrays = 0, []
     with recover(options.archive, model, options.max_size) as recovery:
         if recovery.needs_model:
-            raise WrongModelError(f"{options.archive}: {wrong_model(recovery.fingerprint, model)}")
+            raise WrongModelError(f"{options.archive}: {wrong_model(recovery.fingerprint, model, recovery.unusable)}")
         for found in progress(recovery, None, "recovering", "file"):
             name = found.name or f"{found.number:06}"
             if found.format is None and not name.endswith(".npy"):
