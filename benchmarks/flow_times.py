@@ -9,7 +9,6 @@ untrained, because neither affects the times.
 import argparse
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,12 +17,11 @@ from torch import nn
 
 from ddf.experiments.results import Times, read_times, timed_samples
 from ddf.experiments.rows import EXPERIMENTS, Experiment
-from ddf.layers import Conditional
+from ddf.layers import NetLayer
 from ddf.training.cache import Cache
 from ddf.training.joint import Relaxed, joint_loss
-from ddf.training.local import classification_loss
 from ddf.training.processes import Processes
-from ddf.training.steps import make_stepper
+from ddf.training.steps import LossOf, make_stepper
 
 ROWS = 2048
 STEPS = 40
@@ -33,7 +31,7 @@ def step_seconds(experiment: Experiment, device: torch.device) -> list[float]:
     """Return the seconds of an optimizer step of each part of a flow."""
     flow = experiment.spec.build().to(device)
 
-    def seconds(module: nn.Module, loss: Callable[..., torch.Tensor], size: tuple[int, ...]) -> float:
+    def seconds(module: nn.Module, loss: LossOf, size: tuple[int, ...]) -> float:
         rows = Cache(ROWS, size, flow.num_classes, device, 1 << 32, Path(), "")
         rows.write(0, torch.randint(flow.num_classes, (ROWS, *size), dtype=torch.uint8))
         stepper = make_stepper(loss, module, rows, experiment.config, Processes(0, 1, device))
@@ -51,8 +49,8 @@ def step_seconds(experiment: Experiment, device: torch.device) -> list[float]:
     shape = flow.shape
     found = []
     for layer in flow.layer_list():
-        if isinstance(layer, Conditional):
-            found.append(seconds(layer.net, classification_loss(layer), sizes(shape)))
+        if isinstance(layer, NetLayer):
+            found.append(seconds(layer.net, layer.loss, sizes(shape)))
         shape = layer.output_shape(shape)
     return found
 

@@ -40,7 +40,7 @@ from ddf.exact import IntegerFlow
 from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
 from ddf.labelmaps import CausalFlow, pretrained
-from ddf.layers import Conditional, Squeeze
+from ddf.layers import LatticeOrder, NetLayer, Squeeze
 from ddf.models import model_from_bytes
 
 SECONDS, MEBIBYTES = 5, 500
@@ -54,7 +54,8 @@ HOSTILE: list[Any] = [
 ]
 KINDS = [
     *("flow", "integer", "labelmaps", "Squeeze", "Shuffle", "DenoisingCoupling", "ModularCoupling", "SplitPrior"),
-    *("MLP", "DenseNet", "FactorizedCategorical", "Flow", "ChannelSplit", "unknown"),
+    *("MLP", "DenseNet", "UNet", "OrderedSplit", "LatticeOrder", "FactorizedCategorical", "Flow", "ChannelSplit"),
+    "unknown",
 ]
 DTYPES = ["BOOL", "U8", "I8", "U16", "I16", "F16", "BF16", "U32", "I32", "F32", "U64", "I64", "F64", "F8_E5M2", 3, []]
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U64": 8, "I64": 8, "F64": 8}
@@ -117,6 +118,11 @@ FLOWS = {
     ),
     "base alone": spec.FlowSpec(2, (1, 3, 3), ()),
     "modular": spec.FlowSpec(5, (4,), (spec.ModularCouplingSpec(VECTORS), spec.ShuffleSpec(seed=1))),
+    "ordered": spec.FlowSpec(
+        3,
+        (1, 8, 8),
+        (spec.OrderedSplitSpec(spec.UNetSpec(20, planes=(64,), blocks=(1,)), LatticeOrder(4, 2), ranks=True),),
+    ),
     "checkers": spec.FlowSpec(3, (1, 4, 4), (spec.SqueezeSpec(), spec.ModularCouplingSpec(NET))),
 }
 
@@ -141,7 +147,7 @@ def flow_file(flow: Flow) -> bytes:
 def integer_flow(of: spec.FlowSpec) -> IntegerFlow:
     flow = random_flow(of)
     for layer in flow.layer_list():
-        if isinstance(layer, Conditional):
+        if isinstance(layer, NetLayer):
             layer.net = quantize_net(layer.net, [])
     return IntegerFlow(flow)
 
@@ -167,7 +173,7 @@ def valid() -> list[File]:
     table = random_flow(FLOWS["vectors"])
     table.classes = Columns(("a", "b", "c", "d"), (tuple("0123456"), ("x",), ("y", "z"), ("w",)))
     files.append(flow_file(table))
-    codecs: list[Codec] = [integer_flow(FLOWS[name]) for name in ("maps", "fixed", "vectors", "base alone")]
+    codecs: list[Codec] = [integer_flow(FLOWS[name]) for name in ("maps", "fixed", "vectors", "base alone", "ordered")]
     files += [codec.to_bytes() for codec in [*codecs, causal_flow(0), causal_flow(3)]]
     found = []
     for data in files:
@@ -281,7 +287,7 @@ def change_all_values(file: File, rng: random.Random) -> None:
         size = int(tensor[0][1:]) // 8
         bits = rng.choice([1, 4, 8 * size - 2, 8 * size - 1, 8 * size])
         low = 0 if "shift" in name or tensor[0] == "U16" else -(1 << bits - 1)
-        high = 21 if "shift" in name else low + (1 << bits)
+        high = 21 if "shift" in name or "input_bits" in name else low + (1 << bits)
         numbers = (rng.randrange(low, high) % 256**size for _ in range(len(tensor[2]) // size))
         tensor[2] = b"".join(number.to_bytes(size, "little") for number in numbers)
 

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import torch
 
+from ddf.cli.reproduce import SOURCES
 from ddf.data import DataSet, Resampled
 from ddf.data.dataset import Data
 from ddf.experiments.results import is_finished, load_data, run_experiment
@@ -72,7 +73,9 @@ def queue(chosen: list[str], seeds: list[int]) -> list[Job]:
 def work(job: Job, options: argparse.Namespace) -> None:
     """Train and test an experiment and any that share its nets, and print the results."""
     row, _, seed = job
-    sources: dict[str, str | os.PathLike[str] | None] = {"mnist": options.mnist, "cityscapes": options.cityscapes}
+    sources: dict[str, str | os.PathLike[str] | None] = {
+        name: getattr(options, name.replace("-", "_")) for name in SOURCES
+    }
     data = load_data(ROWS[row].data, sources, seed, ROWS[row].augment)
     if options.tiny:
         data = shrunk_data(data)
@@ -264,6 +267,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--mnist", type=Path, help="folder with the MNIST idx files")
     parser.add_argument("--cityscapes", type=Path, help="cityscapes_32x64.npz, or the folder that contains gtFine")
+    parser.add_argument("--static-mnist", type=Path, help="folder with the amat files of static binary MNIST")
+    parser.add_argument("--cityscapes-128x256", type=Path, help="cityscapes_128x256.npz")
     parser.add_argument("experiments", nargs="*", metavar="ROW[/MODEL][:SEED,…]", help="the experiments to run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="SEED", help="(default: 0 1 2)")
     parser.add_argument("--seconds", type=float, default=560, help="time budget in seconds (default: 560)")

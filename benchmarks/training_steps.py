@@ -21,7 +21,6 @@ from ddf.layers import Conditional
 from ddf.spec import DenseNetSpec, FlowSpec
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
-from ddf.training.local import classification_loss
 from ddf.training.processes import Processes
 from ddf.training.steps import make_stepper
 
@@ -51,7 +50,7 @@ def milliseconds(step: Callable[[int], None], device: torch.device, steps: int) 
 def ours(layer: Conditional, rows: Cache, batch: int, precision: str) -> Callable[[int], None]:
     config = TrainingConfig(batch_size=batch, precision=precision)
     processes = Processes(0, 1, rows.device)
-    stepper = make_stepper(classification_loss(layer), layer.net, rows, config, processes)
+    stepper = make_stepper(layer.loss, layer.net, rows, config, processes)
     order = torch.randperm(ROWS, device=rows.device)
     return lambda i: stepper.step(order[i * batch % (ROWS - batch) :][:batch])
 

@@ -126,7 +126,7 @@ def test_cityscapes_from_folders_and_npz_files(tmp_path: Path, monkeypatch: pyte
                 Image.fromarray(cells.repeat(4, 0).repeat(4, 1)).save(folder / f"{city}_{i}_gtFine_labelIds.png")
                 Image.new("RGB", (4, 4)).save(folder / f"{city}_{i}_gtFine_color.png")
                 ids[split, city, i] = cells
-    data = cityscapes(tmp_path, size=(4, 8), augment=False)
+    data = cityscapes(tmp_path, size=(4, 8), augment=None)
     assert [len(data[split]) for split in ("train", "validation", "test")] == [3, 1, 2]
     assert data.classes.names[3] == "object"
     categories = data["train"][2, 0].numpy()

@@ -193,8 +193,8 @@ def test_maps_of_faithful_rows_are_not_mirrored(tmp_path: Path) -> None:
     maps = {name: np.full((2, 1, 32, 64), 7, np.uint8) for name in ("train", "val", "test")}
     np.savez(tmp_path / "maps.npz", **maps)
     sources: dict[str, str | PathLike[str] | None] = {"cityscapes": tmp_path / "maps.npz"}
-    assert isinstance(runs.load_data("cityscapes", sources, augment=True)["train"], Resampled)
-    assert isinstance(runs.load_data("cityscapes", sources, augment=False)["train"], torch.Tensor)
+    assert isinstance(runs.load_data("cityscapes", sources, augment="mirror")["train"], Resampled)
+    assert isinstance(runs.load_data("cityscapes", sources, augment="")["train"], torch.Tensor)
 
 
 # ---- Runs ------------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_repeated_epochs_count_once(tmp_path: Path) -> None:
     lines = [("a", 1, 5.0), ("a", 2, 4.0), ("a", 2, 4.5), ("a", 3, 3.0), ("b", 1, 2.0)]
     entries = [{"layer": name, "epoch": epoch, "validation_bits": bits} for name, epoch, bits in lines]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, [*entries, {"done": True}])))
-    assert runs._curves(tmp_path / "metrics.jsonl") == {"a": [5.0, 4.5, 3.0], "b": [2.0]}
+    assert runs._curves(tmp_path / "metrics.jsonl", 1) == {"a": [5.0, 4.5, 3.0], "b": [2.0]}
 
 
 # ---- The command -----------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_repeated_epochs_count_once(tmp_path: Path) -> None:
 def test_reproduce_names_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "mnistt"]) == 2
     assert (
-        "row 'mnistt' does not exist; choose from ladder, ladder-mnist, ladder-cityscapes, ablations, eight"
+        "row 'mnistt' does not exist; choose from ordered, ladder, ladder-mnist, ladder-cityscapes, ablations, eight"
         in capsys.readouterr().err
     )
     assert main(["reproduce", "cityscapes", "--runs", str(tmp_path), "--device", "cpu"]) == 1
@@ -339,7 +339,7 @@ def test_reproduce_runs_reports_and_resumes(
         quick = replace(EXPERIMENTS[name, "ddf"], config=TrainingConfig(max_epochs=1))
         monkeypatch.setitem(EXPERIMENTS, (name, "ddf"), quick)
 
-    def load_data(name: str, sources: object, seed: int = 0, augment: bool = True) -> DataSet:
+    def load_data(name: str, sources: object, seed: int = 0, augment: str = "mirror") -> DataSet:
         return EightGaussians.data_set(2000, 500, 500, seed)
 
     monkeypatch.setattr(runs, "load_data", load_data)

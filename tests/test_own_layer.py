@@ -231,5 +231,5 @@ def test_parameters_that_are_not_trained_cause_a_warning() -> None:
     layer = Mistaken("inverse")
     layer.scale = nn.Parameter(torch.ones(1))
     flow = ddf.Flow([layer], ddf.FactorizedCategorical(K, (2,)), (2,))
-    with pytest.warns(UserWarning, match="layer 0: Mistaken has parameters, but only the nets of `Conditional` layers"):
+    with pytest.warns(UserWarning, match="layer 0: Mistaken has parameters, but only the nets of `NetLayer`s"):
         ddf.fit(flow, torch.randint(K, (20, 2)), config=ddf.TrainingConfig(max_epochs=1), device="cpu")

@@ -513,15 +513,15 @@ def test_moments_are_restored_in_the_memory_format_of_their_parameters() -> None
     steppers = []
     for _ in range(2):
         stepper = Stepper.__new__(Stepper)
-        stepper.adam = torch.optim.Adam(net.parameters())
+        stepper.optimizers = {"adam": torch.optim.Adam(net.parameters())}
         steppers.append(stepper)
     net(torch.ones(1, 8, 4, 4)).sum().backward()
-    steppers[0].adam.step()
+    steppers[0].optimizers["adam"].step()
     plain = {name: value.clone(memory_format=torch.contiguous_format) for name, value in steppers[0].moments().items()}
     steppers[1].load_moments(plain)
-    found = steppers[1].adam.state[net.weight]["exp_avg"]
+    found = steppers[1].optimizers["adam"].state[net.weight]["exp_avg"]
     assert found.stride() == net.weight.stride()
-    assert torch.equal(found, steppers[0].adam.state[net.weight]["exp_avg"])
+    assert torch.equal(found, steppers[0].optimizers["adam"].state[net.weight]["exp_avg"])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system does not have /dev/full")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,17 +22,20 @@ from ddf.layers import (
     Conditional,
     DenoisingCoupling,
     DenoisingSplit,
+    LatticeOrder,
     Layer,
     ModularCoupling,
+    OrderedSplit,
     Shuffle,
     SplitPrior,
     Squeeze,
 )
-from ddf.nets import MLP, DenseNet, Net
+from ddf.nets import MLP, DenseNet, Net, UNet
 from ddf.nets.convolution import Convolution
 from ddf.shapes import Shape
 
 Module = TypeVar("Module", bound=nn.Module)
+RankLayer = TypeVar("RankLayer", DenoisingSplit, OrderedSplit)
 
 
 def randomize(module: Module, seed: int = 0) -> Module:
@@ -77,10 +80,19 @@ class PlainNet(nn.Module):
         return self.readout(features).movedim(-1, 1)
 
 
-def counted(layer: DenoisingSplit, shape: tuple[int, ...]) -> DenoisingSplit:
+def counted(layer: RankLayer, shape: tuple[int, ...]) -> RankLayer:
     """Fit the tables of a layer to some samples."""
     x = torch.randint(layer.num_classes, (200, *shape), generator=torch.Generator().manual_seed(7))
-    return layer.set_counts(layer.count([x]))
+    layer.set_counts(layer.count([x]))
+    return layer
+
+
+def ordered(k: int, shape: tuple[int, int, int], **options: Any) -> tuple[Layer, tuple[int, ...]]:
+    """Return an ordered split of small maps."""
+    channels, *size = shape
+    net = randomize(UNet(k, channels, 4, (size[0], size[1]), planes=(64,), blocks=(1,)))
+    layer = OrderedSplit(net, LatticeOrder(2, 2), size=(size[0], size[1]), **options)
+    return (counted(layer, shape) if layer.ranks else layer), shape
 
 
 # Name → for K classes, a layer and the shape of a small sample. Maps have 4 symbols and vectors 2: few enough to
@@ -113,6 +125,9 @@ LAYERS: dict[str, Callable[[int], tuple[Layer, tuple[int, ...]]]] = {
     "denoising split, limits": lambda k: (DenoisingSplit(dense(k, 2, 2), limits=(max(1, k - 1), k)), (4, 1, 1)),
     "denoising split, plain net": lambda k: (DenoisingSplit(PlainNet(k), num_classes=k), (2, 2, 1)),
     "denoising split of a vector": lambda k: (counted(DenoisingSplit(mlp(k, 1, 1)), (2,)), (2,)),
+    "ordered split": lambda k: ordered(k, (1, 2, 2)),
+    "ordered split, two channels": lambda k: ordered(k, (2, 1, 2), given=0.5),
+    "ordered split, ranks": lambda k: ordered(k, (1, 2, 2), ranks=True),
     "split prior, b": lambda k: (SplitPrior(dense(k, 2, 2)), (4, 1, 1)),
     "split prior, a": lambda k: (SplitPrior(dense(k, 2, 2), factor_out="a"), (4, 1, 1)),
     "split prior, b of 1 : 3": lambda k: (SplitPrior(dense(k, 1, 3), "b", ChannelSplit(1)), (4, 1, 1)),

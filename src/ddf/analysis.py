@@ -77,11 +77,12 @@ def bits_of(flow: Flow, x: Array) -> Bits:
         if movement.emitted is not None:
             names.append(name_of(layer, i))
             where.append(movement.emitted)
+    order = [part.flatten().cpu().numpy() for part in (*where, places)]
+    found = np.concatenate(emitted, axis=1)
     bits = np.zeros((len(x), prod(x.shape[1:])))
-    by_layer = []
-    for name, part, found in zip([*names, "base"], [*where, places], emitted, strict=True):
-        bits[:, part.flatten().cpu().numpy()] = found
-        by_layer.append((name, found.size, float(found.sum())))
+    bits[:, np.concatenate(order)] = found
+    parts = np.split(found, np.cumsum([len(part) for part in order])[:-1], axis=1)
+    by_layer = [(name, part.size, float(part.sum())) for name, part in zip([*names, "base"], parts, strict=True)]
     return Bits(bits.reshape(x.shape), tuple(by_layer))
 
 

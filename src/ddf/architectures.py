@@ -1,12 +1,12 @@
-"""The architectures of the paper's appendices C and D, as specs."""
+"""The architectures of the paper's appendices C and D, and others, as specs."""
 
-__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_split", "vectors"]
+__all__ = ["binary_mnist", "cityscapes", "eight_gaussians", "lattice_split", "ordered", "vectors"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from ddf.layers import ChannelSplit, Partition
+from ddf.layers import ChannelSplit, LatticeOrder, Order, Partition
 from ddf.logits import checked_limits
 from ddf.spec import (
     DenoisingCouplingSpec,
@@ -18,9 +18,11 @@ from ddf.spec import (
     MLPSpec,
     ModularCouplingSpec,
     NetSpec,
+    OrderedSplitSpec,
     ShuffleSpec,
     SplitPriorSpec,
     SqueezeSpec,
+    UNetSpec,
 )
 
 _HALVES = ChannelSplit()
@@ -170,6 +172,38 @@ def vectors(
         left = kept
     base = FactorizedCategoricalSpec(limits=None if limits is None else limits[:1])
     return FlowSpec(num_classes, (columns,), tuple(layers), base)
+
+
+def ordered(
+    num_classes: int,
+    shape: tuple[int | None, ...],
+    net: UNetSpec | None = None,
+    order: Order | None = None,
+    ranks: bool = False,
+    given: float = 0.0,
+) -> FlowSpec:
+    """Return the spec of an ordered flow of maps: many steps from coarse to fine, and one net for all of them.
+
+    Arguments:
+        num_classes: The number of classes K.
+        shape: (channels, height, width), with None for any size.
+        net: The net to use instead of the default `UNet`; its number of steps is set to that of the order.
+        order: The order to use instead of `LatticeOrder()`.
+        ranks: Whether ranks are coded instead of symbols; see `OrderedSplit`.
+        given: The share of samples in training in which random other pixels are known, so that the flow can complete
+            maps; see `OrderedSplit`.
+
+    Examples:
+        >>> ordered(2, (1, 28, 28), UNetSpec(planes=(64,), blocks=(1,))).build()
+        Flow of 2 classes, shape 1 × 28 × 28, 147,370 parameters
+             0  OrderedSplit(UNet(planes=(64,), blocks=(1,), patch=2), LatticeOrder(stride=32, cell=4)) → 1 × 1 × 1
+          base  FactorizedCategorical(shared=False) → 1 × 1 × 1
+    """
+    order = order or LatticeOrder()
+    net = replace(net or UNetSpec(), steps=order.count)
+    shared = None in shape
+    layer = OrderedSplitSpec(net, order, ranks, given)
+    return FlowSpec(num_classes, shape, (layer,), FactorizedCategoricalSpec(shared=shared))
 
 
 def _multiscale(

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from ddf.base import FactorizedCategorical, FactorizedCategoricalSpec
 from ddf.classes import MOST_CLASSES, Classes, Columns, classes_from_plain
 from ddf.errors import LimitError
-from ddf.layers.conditional import Conditional
 from ddf.layers.layer import Draw, Emit, Layer, LayerSpec, in_layer
+from ddf.layers.net_layer import NetLayer
+from ddf.layers.ordered_split import OrderedSplit
 from ddf.logits import draw_symbols, log_probs
 from ddf.plain import MOST_LAYERS, Spec, describe, from_plain, to_plain
 from ddf.shapes import Shape, check_size, fits, format_shape
@@ -95,7 +96,7 @@ class Flow(nn.Module):
         self.classes: Classes | Columns | None = None
         self.about: dict[str, Any] = {}
         for i, layer in enumerate(self.layer_list()):
-            if isinstance(layer, Conditional) and layer.num_classes != self.num_classes:
+            if isinstance(layer, NetLayer) and layer.num_classes != self.num_classes:
                 raise ValueError(
                     f"layer {i}: {type(layer).__name__} has {layer.num_classes} classes, "
                     f"but the base has {self.num_classes}"
@@ -250,16 +251,43 @@ class Flow(nn.Module):
         self.check_sample_shape(shape)
         if None in shape:
             raise ValueError(f"this flow models samples of any size ({format_shape(shape)}): pass size=(height, width)")
-        if generator is not None and not isinstance(generator, torch.Generator):
-            raise TypeError(f"generator={generator!r} must be a torch.Generator: torch.Generator().manual_seed(0)")
-        if generator is not None and generator.device.type != self.device.type:
-            raise ValueError(f"the generator is on {generator.device}, but the flow is on {self.device}")
+        self._check_generator(generator)
         latent_shape = self.latent_shape(shape)
         step = _check_batch_size(batch_size)
         counts = [min(step, n - i) for i in range(0, n, step)] or [0]
         return torch.cat(
             [self.to_data(count, latent_shape, lambda logits: draw_symbols(logits, generator)) for count in counts]
         ).long()
+
+    @torch.no_grad()
+    def complete(
+        self, x: Tensor, known: Tensor, generator: torch.Generator | None = None, batch_size: int = 64
+    ) -> Tensor:
+        """Draw the unknown pixels of maps, given the known ones: symbols (samples, *shape), int64.
+
+        The flow must consist of one `OrderedSplit` with `given` > 0, whose net has learned to take known pixels into
+        account wherever they are.
+
+        Arguments:
+            x: Symbols (samples, *shape). Those of unknown pixels are ignored, but must be classes.
+            known: Which pixels are known: (height, width) for all samples, or (samples, height, width).
+            generator: Random number generator, on the device of the flow; PyTorch's default one if None.
+            batch_size: Number of samples to process at a time.
+        """
+        layers = self.layer_list()
+        if len(layers) != 1 or not isinstance(layers[0], OrderedSplit):
+            raise TypeError("only a flow that consists of one OrderedSplit can complete maps")
+        self._check_generator(generator)
+        if known.dtype != torch.bool or tuple(known.shape) not in (tuple(x.shape[2:]), (len(x), *x.shape[2:])):
+            raise ValueError(
+                f"known must be booleans of shape {tuple(x.shape[2:])} or {(len(x), *x.shape[2:])}, "
+                f"not {known.dtype} of shape {tuple(known.shape)}"
+            )
+        layer, found = layers[0], []
+        marks = known.to(self.device).expand(len(x), *x.shape[2:]).split(_check_batch_size(batch_size))
+        for batch, mark in zip(self._batches(x, batch_size), marks, strict=True):
+            found.append(layer.complete(batch, mark, lambda logits: draw_symbols(logits, generator)))
+        return torch.cat(found).long()
 
     # ---- Training ----------------------------------------------------------------------------------------------------
 
@@ -332,6 +360,12 @@ class Flow(nn.Module):
         """Raise an error for samples of a shape other than the flow's."""
         if not fits(shape, self.shape):
             raise ValueError(f"the flow models samples of shape {format_shape(self.shape)}, not {format_shape(shape)}")
+
+    def _check_generator(self, generator: torch.Generator | None) -> None:
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator={generator!r} must be a torch.Generator: torch.Generator().manual_seed(0)")
+        if generator is not None and generator.device.type != self.device.type:
+            raise ValueError(f"the generator is on {generator.device}, but the flow is on {self.device}")
 
     def _batches(self, x: Tensor, batch_size: int) -> Iterator[Tensor]:
         """Check data, because layers do not, and yield it in batches on the flow's device."""

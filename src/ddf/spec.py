@@ -10,9 +10,11 @@ __all__ = [
     "MLPSpec",
     "ModularCouplingSpec",
     "NetSpec",
+    "OrderedSplitSpec",
     "ShuffleSpec",
     "SplitPriorSpec",
     "SqueezeSpec",
+    "UNetSpec",
     "describe",
 ]
 
@@ -23,9 +25,10 @@ from ddf.layers import (
     DenoisingSplitSpec,
     LayerSpec,
     ModularCouplingSpec,
+    OrderedSplitSpec,
     ShuffleSpec,
     SplitPriorSpec,
     SqueezeSpec,
 )
-from ddf.nets import DenseNetSpec, MLPSpec, NetSpec
+from ddf.nets import DenseNetSpec, MLPSpec, NetSpec, UNetSpec
 from ddf.plain import describe

@@ -20,6 +20,10 @@ Run the experiments of Table 1 of the paper and write a report of all finished r
 command again to resume. Finished runs are not repeated, so a second call only rewrites the report."""
 
 
+SOURCES = ("mnist", "static-mnist", "cityscapes", "cityscapes-128x256")
+"""The data sets that have an option for their location."""
+
+
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = formatted(
@@ -31,6 +35,7 @@ def add(commands: Commands) -> None:
         "ddf reproduce mnist mnist-split --model ddf                 downloads MNIST",
         "ddf reproduce --cityscapes ~/data/cityscapes --device cuda  the full table",
         "ddf reproduce mnist-split --model all                       plus split priors alone, and denoising splits",
+        "ddf reproduce ordered --cityscapes ~/data/cityscapes        ordered flows, hours on a GPU",
         "ddf reproduce ladder --cityscapes ~/data/cityscapes         from the faithful flows to ours, step by step",
         "ddf reproduce --tables --cop ~/Discrete-Tree-Flows/data     tables of categories, about half an hour on a CPU",
         "ddf reproduce --faithful --cityscapes ~/data/cityscapes     follow the appendices to the letter",
@@ -39,8 +44,8 @@ def add(commands: Commands) -> None:
         "rows",
         nargs="*",
         metavar="ROW",
-        help="rows of the table, `ladder` for the steps from the faithful flows to ours, or `ablations` for the grids "
-        "and the variants of the Discrete Flow (default: the five rows of the paper)",
+        help="rows of the table, `ordered` for ordered flows, `ladder` for the steps from the faithful flows to ours, "
+        "or `ablations` for the grids and the variants of the Discrete Flow (default: the five rows of the paper)",
     )
     parser.add_argument(
         "--faithful",
@@ -57,10 +62,10 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--model",
-        choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "base", "all"),
+        choices=("df", "ddf", "ds", "sp", "sp-wide", "sp-fine", "of", "base", "all"),
         help="the model to train: a Discrete Flow (df), a denoising flow (ddf), denoising splits (ds), split priors "
-        "only (sp; sp-wide: about as many parameters as the flows; sp-fine: one channel at a time), the base alone, "
-        "or all (default: df, ddf and base)",
+        "only (sp; sp-wide: about as many parameters as the flows; sp-fine: one channel at a time), an ordered flow "
+        "(of), the base alone, or all (default: df, ddf, of and base)",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, starting at 0 (default: 3)")
     add_device(parser)
@@ -69,6 +74,14 @@ def add(commands: Commands) -> None:
         "--cityscapes",
         metavar="PATH",
         help="the folder with gtFine, or a prepared npz file (no default: required for Cityscapes rows)",
+    )
+    parser.add_argument(
+        "--static-mnist", metavar="FOLDER", help="the folder of static binary MNIST (default: download it)"
+    )
+    parser.add_argument(
+        "--cityscapes-128x256",
+        metavar="PATH",
+        help="a prepared npz file of larger maps (default: the folder of --cityscapes)",
     )
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder for the runs (default: runs)"
@@ -105,7 +118,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     check_report_folder(options.report)
     times = read_times(options.runs)
     tables = _run_tables(options) if options.tables else []
-    sources = {"mnist": options.mnist, "cityscapes": options.cityscapes}
+    sources = {name: getattr(options, name.replace("-", "_")) for name in SOURCES}
     # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
     planned = [(seed, experiment) for seed in range(options.seeds or 3) for experiment in chosen]
     needed = {experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)}
@@ -156,7 +169,7 @@ def _chosen(options: argparse.Namespace) -> "list[Experiment]":
     from ddf.experiments.rows import FAITHFUL, GROUPS, MODELS, TABLE
 
     names = options.rows or list(FAITHFUL if options.faithful else TABLE)
-    models = {None: ["base", "df", "ddf"], "all": list(MODELS)}.get(options.model, [options.model])
+    models = {None: ["base", "df", "ddf", "of"], "all": list(MODELS)}.get(options.model, [options.model])
     chosen: dict[tuple[str, str], None] = {}
     missing: list[str] = []
     for name in names:

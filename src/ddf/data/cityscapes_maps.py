@@ -1,8 +1,9 @@
 """Cityscapes label maps: 8 categories at 32 × 64."""
 
-__all__ = ["CITYSCAPES_CLASSES", "cityscapes", "mirror"]
+__all__ = ["CITYSCAPES_CLASSES", "cityscapes", "mirror", "mirror_and_shift"]
 
 import zipfile
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -38,7 +39,28 @@ _HOW_TO = (
 )
 
 
-def cityscapes(source: str | PathLike[str] | None, size: tuple[int, int] = (32, 64), augment: bool = True) -> DataSet:
+def mirror(maps: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each map horizontally with probability 1/2."""
+    mirrored = torch.rand(len(maps), generator=generator) < 0.5
+    return torch.where(mirrored.view(-1, 1, 1, 1), maps.flip(-1), maps)
+
+
+def mirror_and_shift(maps: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each map with probability 1/2, and shift it by up to 1 row and 2 columns, repeating pixels at the edge."""
+    maps = mirror(maps, generator)
+    count, _, height, width = maps.shape
+    down = torch.randint(-1, 2, (count, 1), generator=generator)
+    right = torch.randint(-2, 3, (count, 1), generator=generator)
+    rows = (torch.arange(height) - down).clamp(0, height - 1)
+    columns = (torch.arange(width) - right).clamp(0, width - 1)
+    return maps[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None]].movedim(-1, 1)
+
+
+def cityscapes(
+    source: str | PathLike[str] | None,
+    size: tuple[int, int] = (32, 64),
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = mirror,
+) -> DataSet:
     """Return Cityscapes as in published experiments with 8 classes: 2500 training, 475 validation and 500 test maps.
 
     The official training maps, sorted by path, are split into training and validation. The official validation maps are
@@ -47,7 +69,8 @@ def cityscapes(source: str | PathLike[str] | None, size: tuple[int, int] = (32, 
     Arguments:
         source: The folder that contains `gtFine`, or an npz file with arrays `train`, `val` and `test` of label ids.
         size: Height and width, by nearest-neighbor resampling. The maps of an npz file must already have this size.
-        augment: Whether to mirror training maps at random. Validation and test maps are never mirrored.
+        augment: Changes training maps at random: `mirror`, `mirror_and_shift`, or another function for `Resampled`;
+            None to keep them as they are. Validation and test maps are never changed.
     """
     if source is None or not Path(source).exists():
         missing = "pass the location of the data" if source is None else f"{source} does not exist"
@@ -58,14 +81,8 @@ def cityscapes(source: str | PathLike[str] | None, size: tuple[int, int] = (32, 
         if array.shape[1:] != (1, *size):
             raise DataError(f"{source}: {split} has shape {array.shape}, but (…, 1, {size[0]}, {size[1]}) is expected")
         maps[split] = torch.from_numpy(_categories(array, f"{source}: {split}"))
-    train = Resampled(maps["train"], mirror) if augment else maps["train"]
+    train = maps["train"] if augment is None else Resampled(maps["train"], augment)
     return DataSet("Cityscapes", CITYSCAPES_CLASSES, {**maps, "train": train})
-
-
-def mirror(maps: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror each map horizontally with probability 1/2."""
-    mirrored = torch.rand(len(maps), generator=generator) < 0.5
-    return torch.where(mirrored.view(-1, 1, 1, 1), maps.flip(-1), maps)
 
 
 def _from_npz(path: Path) -> dict[str, Array]:

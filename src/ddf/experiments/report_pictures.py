@@ -80,10 +80,16 @@ def _curves(found: Results, run: Result) -> Curves:
         base = found.of(run.row, "base")
         reference = ("base alone", base[0].validation_bits) if base else None
         return Curves(title, "validation bits per symbol", run.curves, reference)
-    names = {"DenoisingCoupling": "coupling", "SplitPrior": "split prior", "DenoisingSplit": "denoising split"}
+    every = run.settings.get("validate_every", 1)
+    names = {
+        "DenoisingCoupling": "coupling",
+        "SplitPrior": "split prior",
+        "DenoisingSplit": "denoising split",
+        "OrderedSplit": "ordered split",
+    }
     curves: dict[str, list[float]] = {}
     for layer, values in run.curves.items():
         kind = names.get(layer.split()[-1], layer.split()[-1])
         number = sum(name.startswith(kind) for name in curves) + 1
         curves[f"{kind} {number}"] = values
-    return Curves(title, "validation bits per predicted symbol", curves)
+    return Curves(title, "validation bits per predicted symbol", curves, every=every)

@@ -20,13 +20,14 @@ from torch import Tensor
 
 from ddf import __version__
 from ddf.analysis import name_of
-from ddf.data import DataError, DataSet, EightGaussians, cityscapes, mnist
+from ddf.data import DataError, DataSet, EightGaussians, cityscapes, mnist, static_mnist
+from ddf.data.cityscapes_maps import mirror, mirror_and_shift
 from ddf.experiments.rows import EXPERIMENTS, Experiment
 from ddf.files import atomic_write
 from ddf.flow import Flow
 from ddf.logits import log_probs
 from ddf.shapes import Array
-from ddf.training import fit
+from ddf.training import TrainingConfig, fit
 
 SAMPLES = 32
 """The number of sampled maps saved with each run. For vectors, a thousand times as many are saved."""
@@ -51,7 +52,7 @@ class Result:
         parameters: The number of parameters.
         train_seconds: The training time in seconds.
         parts: The validation score and the training time of each net.
-        curves: Validation bits per epoch for each net.
+        curves: For each net, the bits of every validation.
         machine: The software versions and the hardware.
         settings: The training configuration.
         spec: The flow's spec.
@@ -111,21 +112,27 @@ def read_times(folder: Path) -> Times | None:
 
 
 def load_data(
-    name: str, sources: dict[str, str | PathLike[str] | None], seed: int = 0, augment: bool = True
+    name: str, sources: dict[str, str | PathLike[str] | None], seed: int = 0, augment: str = "mirror"
 ) -> DataSet:
     """Return the data set of an experiment.
 
     Arguments:
-        name: `"eight-gaussians"`, `"mnist"` or `"cityscapes"`.
-        sources: The folder of MNIST (None: download it), and the folder or file of Cityscapes.
+        name: `"eight-gaussians"`, `"mnist"`, `"static-mnist"`, `"cityscapes"` or `"cityscapes-128x256"`.
+        sources: Where data sets are, by name: the folders of MNIST (None: download them), and the folders or files of
+            Cityscapes.
         seed: The seed for generated training data. Test sets are the same for all seeds.
-        augment: Whether training maps are mirrored at random.
+        augment: How maps of Cityscapes are changed in training: `"mirror"`, `"mirror and shift"` or `""`.
     """
     if name == "eight-gaussians":
         return EightGaussians.data_set(seed=seed)
     if name == "mnist":
         return mnist(sources.get("mnist"))
-    return cityscapes(sources.get("cityscapes"), augment=augment)
+    if name == "static-mnist":
+        return static_mnist(sources.get("static-mnist"))
+    change = {"": None, "mirror": mirror, "mirror and shift": mirror_and_shift}[augment]
+    if name == "cityscapes-128x256":
+        return cityscapes(sources.get(name) or sources.get("cityscapes"), (128, 256), change)
+    return cityscapes(sources.get("cityscapes"), augment=change)
 
 
 def run_experiment(
@@ -178,7 +185,7 @@ def run_experiment(
         parameters=sum(parameter.numel() for parameter in flow.parameters()),
         train_seconds=round(max(seconds, trained), 1),
         parts=fitted.parts,
-        curves=_curves(place / "run" / "metrics.jsonl"),
+        curves=_curves(place / "run" / "metrics.jsonl", config.validate_every),
         machine=machine(flow.device),
         settings=config.to_plain(),
         spec=json.loads(experiment.spec.to_json()),
@@ -228,7 +235,10 @@ def score(flow: Flow, x: Tensor, batch_size: int = 500) -> tuple[Array, dict[str
         names = [one for one, _ in found]
         batches.append(torch.stack([bits for _, bits in found], dim=1).cpu())
     table = torch.cat(batches).numpy()
-    return table.sum(axis=1), dict(zip(names, table.mean(axis=0).round(6).tolist(), strict=True))
+    layers: dict[str, float] = {}
+    for name, mean in zip(names, table.mean(axis=0).tolist(), strict=True):  # a layer may emit several times
+        layers[name] = layers.get(name, 0.0) + mean
+    return table.sum(axis=1), {name: round(mean, 6) for name, mean in layers.items()}
 
 
 def is_finished(experiment: Experiment, seed: int, folder: Path) -> bool:
@@ -238,8 +248,9 @@ def is_finished(experiment: Experiment, seed: int, folder: Path) -> bool:
 
 def follows(result: Result, experiment: Experiment) -> bool:
     """Return whether a run used the current settings of its preset."""
-    settings = replace(experiment.config, seed=result.seed).to_plain()
-    return result.settings == settings and result.spec == json.loads(experiment.spec.to_json())
+    settings = {**TrainingConfig().to_plain(), **result.settings}  # settings that were added later had their defaults
+    same = settings == replace(experiment.config, seed=result.seed).to_plain()
+    return same and result.spec == json.loads(experiment.spec.to_json())
 
 
 def read_result(place: Path) -> Result:
@@ -286,12 +297,12 @@ def machine(device: torch.device) -> dict[str, str]:
     return {"ddf": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": hardware}
 
 
-def _curves(metrics: Path) -> dict[str, list[float]]:
+def _curves(metrics: Path, every: int) -> dict[str, list[float]]:
     curves: dict[str, list[float]] = {}
     for line in metrics.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        if "epoch" in entry:
+        if "epoch" in entry and "validation_bits" in entry:
             curve = curves.setdefault(entry["layer"], [])
-            del curve[entry["epoch"] - 1 :]  # an epoch repeated after an interruption counts once
+            del curve[-(-entry["epoch"] // every) - 1 :]  # an epoch repeated after an interruption counts once
             curve.append(round(entry["validation_bits"], 5))
     return curves

@@ -9,6 +9,7 @@ __all__ = [
     "H_GRID",
     "LADDER",
     "MODELS",
+    "ORDERED",
     "ROWS",
     "TABLE",
     "Experiment",
@@ -20,7 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddf import architectures
-from ddf.spec import DenseNetSpec, FlowSpec, MLPSpec
+from ddf.layers import LatticeOrder
+from ddf.spec import DenseNetSpec, FlowSpec, MLPSpec, UNetSpec
 from ddf.training.config import TrainingConfig
 
 MODELS = {
@@ -31,6 +33,7 @@ MODELS = {
     "sp": "split priors only",
     "sp-wide": "split priors only, with about as many parameters as the flows",
     "sp-fine": "split priors only, one channel at a time",
+    "of": "ordered flow",
 }
 
 
@@ -41,10 +44,10 @@ class Row:
     Arguments:
         name: Its name on the command line.
         title: Its name in the report.
-        data: The data set: `"eight-gaussians"`, `"mnist"` or `"cityscapes"`.
+        data: The data set; see `load_data`.
         paper: The published mean and standard deviation, by model.
         departures: The differences from the paper, by model.
-        augment: Whether training maps are mirrored at random.
+        augment: How maps are changed in training: `"mirror"`, `"mirror and shift"` or `""`.
     """
 
     name: str
@@ -52,7 +55,7 @@ class Row:
     data: str
     paper: dict[str, tuple[float, float]]
     departures: dict[str, str]
-    augment: bool = True
+    augment: str = "mirror"
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ _CITYSCAPES_LOCAL = f"40 epochs for each net, {_CITYSCAPES_TRAINING}"
 def _experiments() -> list[Experiment]:
     found = _table()
     rows = {experiment.row.name: experiment.row for experiment in found}
-    return [*found, *_faithful(rows), *_ladder(rows), *_grids(rows), *_df_ablation(rows)]
+    return [*found, *_faithful(rows), *_ladder(rows), *_grids(rows), *_df_ablation(rows), *_ordered()]
 
 
 def _table() -> list[Experiment]:
@@ -218,7 +221,7 @@ def _faithful(rows: dict[str, Row]) -> list[Experiment]:
                 "a base initialized to the class frequencies of the data",
                 "base": "no layers",
             },
-            augment=False,
+            augment="",
         )
         if not name.endswith(("-split", "-a")):
             found.append(Experiment(row, "base", _BASES[name], TrainingConfig()))
@@ -243,19 +246,19 @@ def _ladder(rows: dict[str, Row]) -> list[Experiment]:
         if data == "mnist":
             schedule = "warm-up, cosine decay over 12 epochs, no early stopping, six binarizations instead of four"
         third = (
-            ("batch", "batches of 128", replace(faithful, batch_size=128), False)
+            ("batch", "batches of 128", replace(faithful, batch_size=128), "")
             if data == "mnist"
-            else ("mirrored", "mirrored maps", faithful, True)
+            else ("mirrored", "mirrored maps", faithful, "mirror")
         )
         for name, title, config, augment, shuffles in (
-            ("lattice", "lattice order", faithful, False, "lattice, halves"),
-            ("given", "conditioning on all transformed channels", faithful, False, "lattice"),
+            ("lattice", "lattice order", faithful, "", "lattice, halves"),
+            ("given", "conditioning on all transformed channels", faithful, "", "lattice"),
             (*third, "lattice"),
             (
                 "cosine",
                 schedule,
                 replace(ours, ema=None),
-                True,
+                "mirror",
                 "lattice",
             ),
         ):
@@ -311,6 +314,47 @@ def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
     return found
 
 
+def _ordered() -> list[Experiment]:
+    """Return ordered flows: one net for many steps."""
+    changes = "an ordered flow: one U-net for all steps, Muon, gradient clipping, weight decay, dropout, "
+    mnist = TrainingConfig(
+        batch_size=128,
+        learning_rate=1e-3,
+        max_epochs=52,
+        patience=52,
+        ema=0.999,
+        warmup_steps=200,
+        weight_decay=0.02,
+        clip=1.0,
+        optimizer="muon",
+        validate_every=4,
+        cosine=True,
+        draws=26,
+    )
+    city = replace(mnist, batch_size=64, max_epochs=520, patience=520, validate_every=40, draws=104)
+    fine = replace(city, batch_size=16, max_epochs=130, patience=130, validate_every=10, draws=26)
+    nets = {rate: UNetSpec(dropout=rate) for rate in (0.1, 0.2)}
+    large = UNetSpec(planes=(128, 256, 384), blocks=(2, 2, 4), dropout=0.1)
+    digits, maps = (1, 28, 28), (1, 32, 64)
+    specs = {
+        "mnist": (architectures.ordered(2, digits, nets[0.1]), mnist, "26 binarizations"),
+        "static-mnist": (architectures.ordered(2, digits, nets[0.2]), mnist, "no augmentation"),
+        "cityscapes": (architectures.ordered(8, maps, nets[0.2]), city, "maps mirrored and shifted"),
+        "cityscapes-128x256": (
+            architectures.ordered(8, (1, 128, 256), large, LatticeOrder(128)),
+            fine,
+            "maps mirrored and shifted",
+        ),
+    }
+    titles = ("binary MNIST", "static binary MNIST", "Cityscapes", "Cityscapes at 128 × 256")
+    found = []
+    for title, (data, (spec, config, more)) in zip(titles, specs.items(), strict=True):
+        departures = f"{changes}{config.max_epochs} epochs, batches of {config.batch_size}, {more}"
+        row = Row(f"{data}-ordered", f"{title}, ordered", data, {}, {"of": departures}, "mirror and shift")
+        found.append(Experiment(row, "of", spec, config))
+    return found
+
+
 EXPERIMENTS = {(experiment.row.name, experiment.model): experiment for experiment in _experiments()}
 """All experiments, by row and model."""
 
@@ -350,7 +394,11 @@ DF_ABLATION = {
 }
 """The rows in which one choice of our Discrete Flows is reverted, by data set."""
 
+ORDERED = ("mnist-ordered", "static-mnist-ordered", "cityscapes-ordered", "cityscapes-128x256-ordered")
+"""The rows of ordered flows."""
+
 GROUPS = {
+    "ordered": tuple((row, "of") for row in ORDERED[:-1]),
     "ladder": tuple((row, "ddf") for rows in LADDER.values() for row in rows),
     **{f"ladder-{data}": tuple((row, "ddf") for row in rows) for data, rows in LADDER.items()},
     "ablations": (

@@ -9,11 +9,16 @@ __all__ = [
     "DenoisingSplitSpec",
     "Draw",
     "Emit",
+    "LatticeOrder",
     "Layer",
     "LayerSpec",
     "ModularCoupling",
     "ModularCouplingSpec",
     "Movement",
+    "NetLayer",
+    "Order",
+    "OrderedSplit",
+    "OrderedSplitSpec",
     "Partition",
     "Rearrangement",
     "Shuffle",
@@ -29,6 +34,9 @@ from ddf.layers.denoising import DenoisingCoupling, DenoisingCouplingSpec
 from ddf.layers.denoising_split import DenoisingSplit, DenoisingSplitSpec
 from ddf.layers.layer import Draw, Emit, Layer, LayerSpec, Movement, Rearrangement
 from ddf.layers.modular import ModularCoupling, ModularCouplingSpec
+from ddf.layers.net_layer import NetLayer
+from ddf.layers.ordered_split import OrderedSplit, OrderedSplitSpec
+from ddf.layers.orders import LatticeOrder, Order
 from ddf.layers.partition import ChannelSplit, Partition
 from ddf.layers.shuffle import Shuffle, ShuffleSpec
 from ddf.layers.split_prior import SplitPrior, SplitPriorSpec

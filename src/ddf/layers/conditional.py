@@ -3,21 +3,22 @@
 __all__ = ["Conditional"]
 
 from collections.abc import Iterable
+from math import log
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from ddf.layers.layer import Layer
+from ddf.layers.net_layer import Loss, NetLayer
 from ddf.layers.partition import ChannelSplit, Partition
-from ddf.logits import checked_limits, impossible_classes, mask_classes
+from ddf.logits import check_limits, checked_limits, impossible_classes, mask_classes
 from ddf.nets.stable import PER_NAT, evaluation_mode, stable_logits
 from ddf.shapes import Shape
+from ddf.symbols import one_hot
 
 _ANY_SIZE = 8  # the spatial size at which a net of unknown output shape is tried
 
 
-class Conditional(Layer):
+class Conditional(NetLayer):
     """A layer whose net predicts one part of the symbols, the target, from the other part, which is given.
 
     Arguments:
@@ -39,18 +40,11 @@ class Conditional(Layer):
         num_classes: int | None = None,
         limits: tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(net, num_classes)
         name = type(self).__name__
-        if not isinstance(net, nn.Module):
-            raise TypeError(f"{name}: the net must be a torch.nn.Module, not a {type(net).__name__}")
         if partition is not None and not isinstance(partition, Partition):
             raise TypeError(f"{name}: the partition must be a Partition, such as ChannelSplit(), not {partition!r}")
-        classes = getattr(net, "num_classes", num_classes)
-        if classes is None or num_classes not in (None, classes):
-            raise ValueError(f"{name}: num_classes={num_classes}, but the net has {classes or 'no num_classes'}")
-        self.net = net
         self.partition = ChannelSplit() if partition is None else partition
-        self.num_classes = int(classes)
         self.limits = checked_limits(limits, self.num_classes)
         self.register_buffer("impossible", impossible_classes(self.limits, self.num_classes), persistent=False)
 
@@ -113,13 +107,8 @@ class Conditional(Layer):
     # ---- The prediction
 
     def predict(self, given: Tensor) -> Tensor:
-        """Return the logits of the net. If the layer is frozen, gradients reach what is given, but not the weights."""
-        weights = {name: weight.detach() for name, weight in self.net.named_parameters() if weight.requires_grad}
-        if self.frozen and weights:
-            logits: Tensor = functional_call(self.net, weights, (given,))
-        else:
-            logits = self.net(given)
-        return self.masked(logits)
+        """Return the logits of the target; see `logits`."""
+        return self.masked(self.logits(given))
 
     def masked(self, logits: Tensor) -> Tensor:
         """Return logits with those of impossible classes far below all others."""
@@ -132,15 +121,20 @@ class Conditional(Layer):
         except ValueError as error:
             raise ValueError(f"{type(self).__name__}: {error}") from error
 
-    # ---- Counts, taken once the net has been trained
+    # ---- Training
 
-    def count(self, symbols: Iterable[Tensor]) -> Tensor:
-        """Count what the layer is fitted to, over batches of symbols; return an empty tensor if that is nothing."""
-        return torch.empty(0)
+    def loss(self, net: nn.Module, x: Tensor, progress: Tensor) -> Loss:
+        """Return the cross-entropy of the target."""
+        given, target = self.split(x)
+        log_p = self.masked(net(given).float()).log_softmax(dim=1)
+        # With one-hot vectors, numbers are summed in the same order every time, on a GPU too.
+        bits = (log_p * one_hot(target, self.num_classes)).sum() / (-log(2) * target.numel())
+        return Loss(bits, bits)
 
-    def set_counts(self, counts: Tensor) -> object:
-        """Fit the layer to the result of `count`."""
-        return self
+    def check_data(self, symbols: Iterable[Tensor]) -> None:
+        if self.limits is not None:
+            for x in symbols:
+                check_limits(self.split(x)[1], self.limits)
 
     def extra_repr(self) -> str:
         net = " ".join(repr(self.net).split())  # on one line

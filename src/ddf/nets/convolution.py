@@ -19,14 +19,15 @@ class Convolution(nn.Conv2d):
         in_channels: The number of input planes.
         out_channels: The number of output planes.
         kernel_size: 1, 3, or another odd number.
+        bias: Whether a learned constant is added to each plane.
 
     Examples:
         >>> Convolution(8, 16, kernel_size=3)(torch.zeros(1, 8, 14, 14)).shape
         torch.Size([1, 16, 14, 14])
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, padding=kernel_size // 2)
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float64:

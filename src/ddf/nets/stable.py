@@ -14,7 +14,7 @@ PER_NAT = 1024
 
 
 @torch.no_grad()
-def stable_logits(net: nn.Module, given: Tensor) -> Tensor:
+def stable_logits(net: nn.Module, *given: Tensor) -> Tensor:
     """Return the logits of a net as whole numbers, for decisions that must not depend on the rest of the batch.
 
     A coupling acts on the order of the logits. In single precision they change by 1e-6 with the batch size, so that a
@@ -26,14 +26,14 @@ def stable_logits(net: nn.Module, given: Tensor) -> Tensor:
     Nets whose attribute `exact` is true return integer logits, which are used as they are.
     """
     if getattr(net, "exact", False):
-        logits: Tensor = net(given)
+        logits: Tensor = net(*given)
         return logits
     weights = {
         name: tensor.double() if tensor.is_floating_point() else tensor
         for name, tensor in (*net.named_parameters(), *net.named_buffers())
     }
     with evaluation_mode(net):
-        logits = functional_call(net, weights, (given,))
+        logits = functional_call(net, weights, given)
     if not logits.isfinite().all():
         raise ValueError(f"the logits contain {logits[~logits.isfinite()][0].item()}; are the weights finite?")
     # Not to the nearest multiple: nets do produce numbers such as 1/2048, halfway between two.

@@ -13,12 +13,16 @@ class TrainingConfig:
 
     Arguments:
         batch_size: Samples per step, over all processes.
-        learning_rate: Learning rate of Adam.
+        optimizer: `"adam"`, or `"muon"`, which uses Muon for the kernels of hidden layers and Adam for other weights.
+        learning_rate: Learning rate.
         base_learning_rate: Learning rate of the base in joint training; None for the same one.
         max_epochs: Maximum number of epochs for each layer.
         patience: Number of epochs without improvement in validation after which the training of a layer stops.
         ema: Decay of an exponential moving average of the weights, which is then validated and kept; None for none.
         warmup_steps: Number of steps over which the learning rate rises from 0.
+        weight_decay: The decoupled weight decay.
+        clip: The norm that the gradient is clipped to; None for no clipping.
+        validate_every: The number of epochs between validations.
         cosine: Whether the learning rate decays to 0 along a cosine over `max_epochs`.
         validation_fraction: Fraction of the data that is held out for validation if no validation data is given.
         relaxation: For flows that are trained end to end: the power in `relaxed_log_prob`.
@@ -36,6 +40,10 @@ class TrainingConfig:
     patience: int = 10
     ema: float | None = None
     warmup_steps: int = 0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    optimizer: str = "adam"
+    validate_every: int = 1
     cosine: bool = False
     validation_fraction: float = 0.1
     relaxation: float = 0.5
@@ -47,25 +55,29 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name, least in (
-            *((name, 1) for name in ("batch_size", "max_epochs", "patience", "draws")),
+            *((name, 1) for name in ("batch_size", "max_epochs", "patience", "validate_every", "draws")),
             *((name, 0) for name in ("warmup_steps", "memory_cap", "seed")),
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name}={value!r} must be an integer of at least {least}")
-        for name in ("learning_rate", "smoothing", "base_learning_rate"):
-            if name == "base_learning_rate" and self.base_learning_rate is None:
+        for name in ("learning_rate", "smoothing", "base_learning_rate", "clip"):
+            if name in ("base_learning_rate", "clip") and getattr(self, name) is None:
                 continue
             if not 0 < _number(self, name) < inf:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be positive and finite")
         if self.ema is not None and not 0 < _number(self, "ema") < 1:
             raise ValueError(f"ema={self.ema!r} must be between 0 and 1")
+        if not 0 <= _number(self, "weight_decay") < inf:
+            raise ValueError(f"weight_decay={self.weight_decay!r} must be finite and not negative")
         if not 0 < _number(self, "validation_fraction") < 1:
             raise ValueError(f"validation_fraction={self.validation_fraction!r} must be between 0 and 1")
         if not 0 <= _number(self, "relaxation") <= 1:
             raise ValueError(f"relaxation={self.relaxation!r} must be between 0 and 1")
         if not isinstance(self.cosine, bool):
             raise ValueError(f"cosine={self.cosine!r} must be True or False")
+        if self.optimizer not in ("adam", "muon"):
+            raise ValueError(f"optimizer={self.optimizer!r} must be 'adam' or 'muon'")
         if self.precision not in ("auto", "bfloat16", "float32"):
             raise ValueError(f"precision={self.precision!r} must be 'auto', 'bfloat16' or 'float32'")
 

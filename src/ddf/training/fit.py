@@ -20,7 +20,7 @@ from ddf.classes import Classes, Columns
 from ddf.data.dataset import Data, DataSet
 from ddf.data.resampled import Resampled
 from ddf.flow import Flow, FlowSpec
-from ddf.layers import Conditional
+from ddf.layers import NetLayer
 from ddf.plain import describe, to_plain
 from ddf.training.cache import Cache, fill, take
 from ddf.training.config import PAPER, TrainingConfig
@@ -212,7 +212,7 @@ def _is_joint(flow: Flow) -> bool:
 
 
 def _parts_to_train(flow: Flow) -> int:
-    return 1 if _is_joint(flow) else sum(isinstance(layer, Conditional) for layer in flow.layer_list())
+    return 1 if _is_joint(flow) else sum(isinstance(layer, NetLayer) for layer in flow.layer_list())
 
 
 def _stored(data: Data) -> Tensor | np.ndarray[Any, Any]:
@@ -240,14 +240,13 @@ def _check(flow: Flow, data: Data, validation: Data | None, config: TrainingConf
             )
     owners: dict[int, int] = {}
     for number, layer in enumerate(flow.layer_list()):
-        if isinstance(layer, Conditional):
+        if isinstance(layer, NetLayer):
             first = owners.setdefault(id(layer.net), number)
             if first != number:
                 raise ValueError(f"layers {first} and {number} share a net; each needs its own")
         elif not _is_joint(flow) and next(layer.parameters(), None) is not None and not layer.frozen:
             warnings.warn(
-                f"layer {number}: {type(layer).__name__} has parameters, but only the nets of `Conditional` layers "
-                "are trained",
+                f"layer {number}: {type(layer).__name__} has parameters, but only the nets of `NetLayer`s are trained",
                 stacklevel=3,
             )
     if all(part.frozen for part in flow.parts()):

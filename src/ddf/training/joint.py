@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddf.flow import Flow
+from ddf.layers.net_layer import Loss
 from ddf.training.cache import Cache
 from ddf.training.loop import Session, Task, optimize
 from ddf.training.relaxation import relaxed_log_prob
@@ -28,7 +29,13 @@ class Relaxed(nn.Module):
         return relaxed_log_prob(self.flow, x, self.power)
 
 
-def joint_loss(relaxed: nn.Module, x: Tensor) -> Tensor:
+def joint_loss(relaxed: nn.Module, x: Tensor, progress: Tensor) -> Loss:
+    """Return the relaxed bits per dimension."""
+    bits = joint_score(relaxed, x)
+    return Loss(bits, bits)
+
+
+def joint_score(relaxed: nn.Module, x: Tensor) -> Tensor:
     """Return the relaxed bits per dimension."""
     bits: Tensor = relaxed(x).mean() / (-log(2) * x[0].numel())
     return bits
@@ -44,7 +51,7 @@ def train_jointly(flow: Flow, train: Cache, validation: Cache, session: Session)
             # Untrained couplings do nothing, so the best initial base is that of the data itself.
             counts = session.processes.sum(flow.base.count(_carried(flow, train)))
             flow.base.set_counts(counts, session.config.smoothing)
-        task = Task(0, "all layers", Relaxed(flow, session.config.relaxation), joint_loss)
+        task = Task(0, "all layers", Relaxed(flow, session.config.relaxation), joint_loss, joint_score)
         facts = optimize(task, train, validation, session)
         session.run.finish(0, flow.state_dict(), facts)
     else:

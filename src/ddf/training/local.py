@@ -1,34 +1,17 @@
 """Local training, layer by layer: the paper's algorithm 3."""
 
-__all__ = ["classification_loss", "train_locally"]
+__all__ = ["train_locally"]
 
 import itertools
 import time
-from collections.abc import Callable
-from math import log
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from ddf.flow import Flow
-from ddf.layers.conditional import Conditional
-from ddf.logits import check_limits
-from ddf.symbols import one_hot
+from ddf.layers import NetLayer
 from ddf.training.cache import Cache
 from ddf.training.loop import Session, Task, optimize
-
-
-def classification_loss(layer: Conditional) -> Callable[[nn.Module, Tensor], Tensor]:
-    """Return the loss of a layer's net: the cross-entropy of the target, in bits per predicted symbol."""
-
-    def loss(net: nn.Module, x: Tensor) -> Tensor:
-        given, target = layer.split(x)
-        log_p = layer.masked(net(given).float()).log_softmax(dim=1)
-        # With one-hot vectors, numbers are summed in the same order every time, on a GPU too.
-        return (log_p * one_hot(target, layer.num_classes)).sum() / (-log(2) * target.numel())
-
-    return loss
 
 
 def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session) -> list[dict[str, Any]]:
@@ -40,14 +23,12 @@ def train_locally(flow: Flow, train: Cache, validation: Cache, session: Session)
     for number, layer in enumerate(flow.layer_list()):
         facts: dict[str, Any] | None = None
         new = False
-        if isinstance(layer, Conditional) and not layer.frozen:
+        if isinstance(layer, NetLayer) and not layer.frozen:
             finished = session.run.finished(number)
-            if layer.limits is not None:
-                for batch in itertools.chain(train.batches(), validation.batches()):
-                    check_limits(layer.split(batch)[1], layer.limits)
+            layer.check_data(itertools.chain(train.batches(), validation.batches()))
             if finished is None:
                 label = f"{number} {type(layer).__name__}"
-                task = Task(number, label, layer.net, classification_loss(layer))
+                task = Task(number, label, layer.net, layer.loss, layer.score)
                 facts = optimize(task, train, validation, session)
                 session.run.finish(number, layer.net.state_dict(), facts)
                 new = True

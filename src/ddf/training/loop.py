@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from ddf.errors import TrainingError
+from ddf.layers.net_layer import Loss
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
 from ddf.training.display import TrainingDisplay
@@ -32,14 +33,16 @@ class Task:
         number: Its position in the flow.
         label: Its name in the progress display.
         module: The module with the weights.
-        loss: `loss(module, batch)`: the mean bits per dimension of a batch of symbols, to be minimized. The module that
-            it is given may be wrapped.
+        loss: `loss(module, batch, progress)`: the mean bits of a batch of symbols, and what is to be minimized. The
+            module that it is given may be wrapped; the progress of the training is a number from 0 to 1.
+        score: `score(module, batch)`: the mean bits of a batch, for validation.
     """
 
     number: int
     label: str
     module: nn.Module
-    loss: Callable[[nn.Module, Tensor], Tensor]
+    loss: Callable[[nn.Module, Tensor, Tensor], Loss]
+    score: Callable[[nn.Module, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
         for name, group in groups.items():
             for i, tensor in enumerate(group):
                 tensor.data.copy_(tensors[f"{name}.{i}"])
-        stepper.load_moments({key: value for key, value in tensors.items() if key.startswith("adam.")})
+        stepper.load_moments(tensors)
 
     def save_state() -> None:
         tensors = stepper.moments()
@@ -124,13 +127,14 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
     clock = last_state = last_shown = time.monotonic()
     new_steps, new_bits = -state.step, -state.bits  # since the last display, without those of this epoch
     try:
-        while state.epoch < config.max_epochs and state.epoch - state.best_epoch <= config.patience:
+        while state.epoch < config.max_epochs and not _out_of_patience(config, state):
             order = _order(samples, config.seed, task.number, state.epoch, processes.rank)
-            torch.manual_seed(_mixed(config.seed, task.number, state.epoch, processes.rank))  # for nets with dropout
             order = (order + state.epoch % train.draws * samples).to(train.device)
             while state.step < steps:
                 done = state.epoch * steps + state.step
-                stepper.set_rate(_rate(config, done, steps * config.max_epochs))
+                progress_made = done / (steps * config.max_epochs)
+                _seed(processes.device, _mixed(config.seed, task.number, done, processes.rank))
+                stepper.set_rate(_rate(config, done, progress_made), progress_made)
                 stepper.step(order[state.step * batch_size : (state.step + 1) * batch_size])
                 state.step += 1
                 if averaged is not None:
@@ -149,15 +153,19 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
                     last_state = clock + 10 * (clock - now)  # saving takes at most a tenth of the time
             new_steps, new_bits = new_steps + steps, new_bits + float(stepper.bits)
             mean = check(float(processes.sum(stepper.bits.clone())) / (steps * processes.count))
+            state.epoch, state.step = state.epoch + 1, 0
+            stepper.bits.zero_()
+            facts = {"part": task.number, "layer": task.label, "epoch": state.epoch, "train_bits": mean}
+            if state.epoch % config.validate_every and state.epoch < config.max_epochs:
+                run.log(**facts)
+                continue
             with _exchanged(weights, average):
                 bits = check(_validate(task, validation, processes))
                 if bits < state.best:
-                    state.best, state.best_epoch = bits, state.epoch
+                    state.best, state.best_epoch = bits, state.epoch - 1
                     for best_weight, weight in zip(best, weights, strict=True):
                         best_weight.copy_(weight.detach())
-            state.epoch, state.step = state.epoch + 1, 0
-            stepper.bits.zero_()
-            run.log(part=task.number, layer=task.label, epoch=state.epoch, train_bits=mean, validation_bits=bits)
+            run.log(**facts, validation_bits=bits)
             progress.validated(bits, state.best)
     except KeyboardInterrupt:
         save_state()
@@ -175,6 +183,11 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
         "seconds": round(state.seconds, 3),
         "samples": state.epoch * steps * batch_size * processes.count,
     }
+
+
+def _out_of_patience(config: TrainingConfig, state: TaskState) -> bool:
+    validated = state.epoch % config.validate_every == 0
+    return validated and state.epoch - state.best_epoch > config.patience
 
 
 def _averaged(module: nn.Module, decay: Callable[[], float]) -> AveragedModel:
@@ -200,7 +213,7 @@ def _validate(task: Task, validation: Cache, processes: Processes) -> float:
     """Return the mean loss over the validation data of all processes, without autocast."""
     total = torch.zeros(2, dtype=torch.float64, device=processes.device)
     for batch in validation.batches(256):
-        total[0] += task.loss(task.module, batch).double() * len(batch)
+        total[0] += task.score(task.module, batch).double() * len(batch)
         total[1] += len(batch)
     total = processes.sum(total)
     return float(total[0] / total[1])
@@ -226,6 +239,13 @@ def _order(samples: int, *seeds: int) -> Tensor:
     return torch.randperm(samples, generator=torch.Generator().manual_seed(_mixed(*seeds)))
 
 
+def _seed(device: torch.device, seed: int) -> None:
+    """Seed what is random in a step (dropout, the steps of an ordered split), so that a run can resume anywhere."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or torch.cuda.current_device()].manual_seed(seed)
+
+
 def _mixed(*seeds: int) -> int:
     """Combine several seeds into one."""
     seed = 0
@@ -234,11 +254,11 @@ def _mixed(*seeds: int) -> int:
     return seed
 
 
-def _rate(config: TrainingConfig, done: int, total: int) -> float:
-    """Return the learning rate after `done` of `total` steps."""
+def _rate(config: TrainingConfig, done: int, share: float) -> float:
+    """Return the learning rate after `done` steps, a share of all steps."""
     rate = config.learning_rate
     if config.cosine:
-        rate *= 0.5 * (1 + cos(pi * done / total))
+        rate *= 0.5 * (1 + cos(pi * share))
     if done < config.warmup_steps:
         rate *= (done + 1) / config.warmup_steps
     return rate

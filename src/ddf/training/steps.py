@@ -1,6 +1,6 @@
 """Optimizer steps, as fast as the device allows."""
 
-__all__ = ["Stepper", "make_stepper"]
+__all__ = ["LossOf", "Stepper", "make_stepper"]
 
 import contextlib
 import warnings
@@ -12,20 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from ddf.base import FactorizedCategorical
+from ddf.layers.net_layer import Loss
 from ddf.training.cache import Cache
 from ddf.training.config import TrainingConfig
+from ddf.training.muon import Muon
 from ddf.training.processes import Processes
 
+_HIDDEN = 64  # the least number of inputs and of outputs of a hidden layer
 _PIXELS_FOR_CHANNELS_LAST = 128  # on a CPU, where it makes smaller maps slower (benchmarks/README.md)
 
-Loss = Callable[[nn.Module, Tensor], Tensor]
+LossOf = Callable[[nn.Module, Tensor, Tensor], Loss]
 
 
 class Stepper:
-    """Takes optimizer steps: gathers a batch, computes the loss and its gradients, and updates the weights with Adam.
+    """Takes optimizer steps: gathers a batch, computes the loss and its gradients, and updates the weights.
 
     Arguments:
-        loss: `loss(module, batch)`, the mean bits of a batch.
+        loss: `loss(module, batch, progress)`: the mean bits of a batch, and what is to be minimized.
         module: The module to train.
         train: The training data.
         config: How to train.
@@ -33,8 +36,9 @@ class Stepper:
     """
 
     def __init__(
-        self, loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
+        self, loss: LossOf, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
     ) -> None:
+        self.bits = torch.zeros((), dtype=torch.float32, device=processes.device)
         self.loss = loss
         self.wrapped = processes.wrap(module)
         self.train = train
@@ -44,64 +48,89 @@ class Stepper:
         if bfloat16:
             # Without the cache of converted weights, which a captured graph would keep using.
             self.autocast = lambda: torch.autocast(processes.device.type, torch.bfloat16, cache_enabled=False)
-        base = config.base_learning_rate or config.learning_rate
-        groups: dict[float, list[nn.Parameter]] = {}  # by the factor on the learning rate
-        for part in module.modules():
-            factor = base / config.learning_rate if isinstance(part, FactorizedCategorical) else 1.0
-            groups.setdefault(factor, []).extend(part.parameters(recurse=False))
-        self.factors = list(groups)
+        self.weights = list(module.parameters())
         if self.cuda or prod(train.shape[1:]) >= _PIXELS_FOR_CHANNELS_LAST:
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        rates: list[Any] = [config.learning_rate * factor for factor in self.factors]
-        if self.cuda:
-            rates = [torch.tensor(rate, device=processes.device) for rate in rates]
-        options = [{"params": group, "lr": rate} for group, rate in zip(groups.values(), rates, strict=True)]
-        self.adam = torch.optim.Adam(options, fused=True, capturable=self.cuda)
+        base = config.base_learning_rate or config.learning_rate
+        groups: dict[float, list[nn.Parameter]] = {}  # by the factor on the learning rate
+        hidden = []
+        for part in module.modules():
+            factor = base / config.learning_rate if isinstance(part, FactorizedCategorical) else 1.0
+            for weight in part.parameters(recurse=False):
+                if config.optimizer == "muon" and _is_hidden(part, weight):
+                    hidden.append(weight)
+                else:
+                    groups.setdefault(factor, []).append(weight)
+        options = [
+            {"params": group, "lr": self._tensor(config.learning_rate), "factor": factor}
+            for factor, group in groups.items()
+        ]
+        self.optimizers: dict[str, torch.optim.Optimizer] = {
+            "adam": torch.optim.AdamW(options, fused=True, capturable=self.cuda, weight_decay=config.weight_decay)
+        }
+        if hidden:
+            self.optimizers["muon"] = Muon(hidden, self._tensor(config.learning_rate), weight_decay=config.weight_decay)
         self._rate = -1.0
-        self.bits = torch.zeros((), dtype=torch.float32, device=processes.device)
+        self.clip = config.clip
+        self.progress = torch.zeros((), dtype=torch.float32, device=processes.device)
 
     def step(self, index: Tensor) -> None:
         """Take a step on these rows, and add the loss to `bits`."""
         self._step(self.train.gather(index))
 
     def _step(self, batch: Tensor) -> None:
-        self.adam.zero_grad(set_to_none=True)
+        for weight in self.weights:
+            weight.grad = None
         with self.autocast():
-            loss = self.loss(self.wrapped, batch)
-        loss.backward()
-        self.adam.step()
-        self.bits += loss.detach()
+            bits, objective = self.loss(self.wrapped, batch, self.progress)
+        objective.backward()
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.weights, self.clip)
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+        self.bits += bits.detach()
 
-    def set_rate(self, rate: float) -> None:
-        """Change the learning rate."""
+    def set_rate(self, rate: float, progress: float) -> None:
+        """Change the learning rate, and the progress that the loss is given."""
+        self.progress.fill_(progress)
         if rate == self._rate:
             return
         self._rate = rate
-        for group, factor in zip(self.adam.param_groups, self.factors, strict=True):
-            if self.cuda:
-                group["lr"].fill_(rate * factor)
-            else:
-                group["lr"] = rate * factor
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                changed = rate * group.get("factor", 1.0)
+                if self.cuda:
+                    group["lr"].fill_(changed)
+                else:
+                    group["lr"] = changed
 
     def moments(self) -> dict[str, Tensor]:
-        """Return the moments of Adam, by name."""
+        """Return the moments of the optimizers, by name."""
         return {
-            f"adam.{i}.{name}": torch.as_tensor(value)
-            for i, state in self.adam.state_dict()["state"].items()
+            f"{kind}.{i}.{name}": torch.as_tensor(value)
+            for kind, optimizer in self.optimizers.items()
+            for i, state in optimizer.state_dict()["state"].items()
             for name, value in state.items()
         }
 
-    def load_moments(self, moments: dict[str, Tensor]) -> None:
-        """Restore the moments of Adam."""
-        parameters = [parameter for group in self.adam.param_groups for parameter in group["params"]]
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in moments.items():
-            _, i, name = key.split(".")
-            parameter = parameters[int(i)]
-            if value.shape == parameter.shape:  # fused steps on a GPU need the memory format of the parameter
-                value = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
-            state.setdefault(int(i), {})[name] = value
-        self.adam.load_state_dict(self.adam.state_dict() | {"state": state})
+    def load_moments(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the moments of the optimizers; other tensors are ignored."""
+        for kind, optimizer in self.optimizers.items():
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            state: dict[int, dict[str, Tensor]] = {}
+            for key, value in tensors.items():
+                if not key.startswith(f"{kind}."):
+                    continue
+                _, i, name = key.split(".")
+                parameter = parameters[int(i)]
+                if value.shape == parameter.shape:  # fused steps on a GPU need the memory format of the parameter
+                    value = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+                state.setdefault(int(i), {})[name] = value
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+    def _tensor(self, rate: float) -> Any:
+        """Return a learning rate in the form that the device needs."""
+        return torch.tensor(rate, device=self.bits.device) if self.cuda else rate
 
 
 class GraphStepper(Stepper):
@@ -110,7 +139,7 @@ class GraphStepper(Stepper):
     _EAGER_STEPS = 3  # so that everything is allocated and selected before the recording
 
     def __init__(
-        self, loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
+        self, loss: LossOf, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
     ) -> None:
         super().__init__(loss, module, train, config, processes)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -148,7 +177,14 @@ class GraphStepper(Stepper):
             )
 
 
-def make_stepper(loss: Loss, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes) -> Stepper:
+def _is_hidden(part: nn.Module, weight: nn.Parameter) -> bool:
+    """Return whether weights are those of a hidden layer, which has many inputs and outputs."""
+    return isinstance(part, nn.Linear | nn.Conv2d) and weight.ndim > 1 and min(weight.shape[:2]) >= _HIDDEN
+
+
+def make_stepper(
+    loss: LossOf, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
+) -> Stepper:
     """Return the fastest stepper for the device: a recorded graph if the data is on a single GPU."""
     recordable = processes.device.type == "cuda" and processes.count == 1 and train.on_device
     return (GraphStepper if recordable else Stepper)(loss, module, train, config, processes)

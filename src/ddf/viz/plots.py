@@ -80,12 +80,14 @@ class Curves:
         curves: Name → values by epoch. Names that differ only in a number at the end, such as "coupling 1" and
             "coupling 2", share a line style; those with the same number share a color.
         reference: The name and the value of a horizontal line.
+        every: The number of epochs between values.
     """
 
     title: str
     label: str
     curves: Mapping[str, Sequence[float]]
     reference: tuple[str, float] | None = None
+    every: int = 1
 
 
 def learning_curves(panels: Sequence[Curves], path: str | PathLike[str]) -> None:
@@ -103,7 +105,8 @@ def learning_curves(panels: Sequence[Curves], path: str | PathLike[str]) -> None
         for name, values in panel.curves.items():
             kind = name.rstrip("0123456789")
             style = {"linestyle": styles[kinds.index(kind) % 4], "color": f"C{int(name.removeprefix(kind) or 1) - 1}"}
-            axes.plot(range(1, len(values) + 1), values, linewidth=1.2, label=name, **style)
+            epochs = [panel.every * (i + 1) for i in range(len(values))]
+            axes.plot(epochs, values, linewidth=1.2, label=name, **style)
         if panel.reference:
             axes.axhline(panel.reference[1], color="black", linewidth=0.8, linestyle=":", label=panel.reference[0])
         low, high = axes.get_ylim()

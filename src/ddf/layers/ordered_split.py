@@ -1,0 +1,284 @@
+"""The ordered split: the pixels of a map leave the flow in many steps, and one net predicts all of them."""
+
+__all__ = ["OrderedSplit", "OrderedSplitSpec"]
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import log
+
+import torch
+from torch import Tensor, nn
+
+from ddf.layers.layer import Draw, Emit, LayerSpec, Movement
+from ddf.layers.net_layer import Loss, NetLayer
+from ddf.layers.orders import LatticeOrder, Order
+from ddf.layers.rank_code import RankCode
+from ddf.nets.net import NetSpec
+from ddf.nets.stable import evaluation_mode, stable_logits
+from ddf.permutation import rank, unrank
+from ddf.shapes import Shape
+from ddf.symbols import one_hot
+
+_AUXILIARY = 0.2  # the weight of the auxiliary loss at the start
+_AUXILIARY_END = 0.7  # the share of the training after which it has gone
+_SCORED = 8  # steps of each sample that are validated
+_GOLDEN = 0.6180339887  # the fraction of the golden ratio, whose multiples are evenly spaced
+
+
+class OrderedSplit(RankCode, NetLayer):
+    """Factors out the pixels of a map in many steps, from fine to coarse, each predicted from all pixels that are left.
+
+    The same net predicts the pixels of all steps. It is given the known pixels, a marker for the unknown ones, and the
+    number of the step. The pixels of step 0, a coarse lattice, stay in the flow.
+
+    The net is trained on a random step of each map. Early in the training, it also learns to predict the pixels of all
+    later steps.
+
+    Arguments:
+        net: `net(x, known, step)` returns logits (batch, K, channels, height, width) for symbols x (batch, channels,
+            height, width), of which only those where `known` (batch, height, width) is true may have an effect, and
+            the number of the step of each sample (batch).
+        order: The step of every pixel; None for `LatticeOrder()`.
+        ranks: Whether ranks are factored out instead of symbols; see `DenoisingSplit`.
+        given: The share of samples in training in which random other pixels are known as well. If it is positive, the
+            layer can `complete` maps.
+        size: Height and width of the maps; None for any multiples of the stride of the order.
+        num_classes: The number of classes K, for a net without an attribute of that name.
+
+    Examples:
+        >>> from ddf.nets import UNet
+        >>> order = LatticeOrder(stride=8)
+        >>> split = OrderedSplit(UNet(2, 1, steps=order.count, planes=(64,), blocks=(1,)), order)
+        >>> split.output_shape((1, 16, 24))
+        (1, 2, 3)
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        order: Order | None = None,
+        ranks: bool = False,
+        given: float = 0.0,
+        size: tuple[int, int] | None = None,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__(net, num_classes)
+        order = LatticeOrder() if order is None else order
+        if not isinstance(order, Order):
+            raise TypeError(f"OrderedSplit: the order must be an Order, such as LatticeOrder(), not {order!r}")
+        steps = getattr(net, "steps", order.count)
+        if steps < order.count:
+            raise ValueError(f"OrderedSplit: the order has {order.count} steps, but the net only {steps}")
+        if not 0 <= given <= 1:
+            raise ValueError(f"OrderedSplit: given={given} must be between 0 and 1")
+        self.order = order
+        self.ranks = ranks
+        self.given = given
+        self.size = None if size is None else (int(size[0]), int(size[1]))
+        self._known_steps: dict[tuple[int, int, torch.device], _Steps] = {}
+        if ranks:
+            self.add_table()
+
+    def output_shape(self, shape: Shape) -> Shape:
+        if len(shape) != 3:
+            raise ValueError(f"OrderedSplit takes maps (channels, height, width), not symbols of shape {shape}")
+        if self.size is not None and shape[1:] != self.size:
+            raise ValueError(f"OrderedSplit was built for maps of {self.size}, not for symbols of shape {shape}")
+        stride = self.order.stride
+        for name, side in zip(("height", "width"), shape[1:], strict=True):
+            if self.size is None and side is not None and side % stride:
+                raise ValueError(f"OrderedSplit: the {name} of symbols of shape {shape} must be a multiple of {stride}")
+        return (shape[0], *(None if side is None else -(-side // stride) for side in shape[1:]))
+
+    # ---- The walks
+
+    def forward(self, x: Tensor, emit: Emit) -> Tensor:
+        for step, place in reversed(self.steps(x).places):
+            symbols, logits = x.flatten(2)[..., place], self.predict(x, step, place)
+            if self.ranks:
+                emit(rank(symbols, logits, self.num_classes, dim=1), self.rank_logits(logits))
+            else:
+                emit(symbols, logits)
+        return self.carry(x)
+
+    def inverse(self, z: Tensor, draw: Draw) -> Tensor:
+        stride = self.order.stride
+        height, width = self.size or (z.shape[2] * stride, z.shape[3] * stride)
+        x = z.new_zeros(*z.shape[:2], height, width)
+        x[:, :, ::stride, ::stride] = z
+        for step, place in self.steps(x).places:
+            x.flatten(2)[..., place] = self._drawn(self.predict(x, step, place), draw).to(x.dtype)
+        return x
+
+    def carry(self, x: Tensor) -> Tensor:
+        return x[:, :, :: self.order.stride, :: self.order.stride]
+
+    def follow(self, places: Tensor) -> Movement:
+        parts = [places.flatten(2)[..., place].flatten() for _, place in reversed(self.steps(places).places)]
+        return Movement(self.carry(places), torch.cat([places.new_zeros(0), *parts]))
+
+    def complete(self, x: Tensor, known: Tensor, draw: Draw) -> Tensor:
+        """Draw the pixels of maps that are not known, given those that are.
+
+        Arguments:
+            x: Symbols (batch, channels, height, width). Those of unknown pixels have no effect.
+            known: Which pixels are known: (batch, height, width).
+            draw: A function from logits to symbols.
+        """
+        if not self.given:
+            raise ValueError("OrderedSplit: to complete maps, train a layer with given > 0")
+        x, known = x.clone(), known.clone()
+        steps = self.steps(x)
+        for step in [0, *(step for step, _ in steps.places)]:
+            here = steps.of_pixel == step
+            logits = self._predicted(x, known, step)
+            drawn = self._drawn(logits, draw)
+            x = torch.where((here & ~known).unsqueeze(1), drawn.to(x.dtype), x)
+            known = known | here
+        return x
+
+    # ---- The prediction
+
+    def steps(self, x: Tensor) -> "_Steps":
+        """Return the steps of the pixels of maps, on their device."""
+        height, width = x.shape[2:]
+        key = height, width, x.device
+        if key not in self._known_steps:
+            steps = self.order.steps(height, width)
+            present = [step for step in range(1, self.order.count) if (steps == step).any()]
+            places = [(step, (steps.flatten() == step).nonzero()[:, 0].to(x.device)) for step in present]
+            self._known_steps[key] = _Steps(
+                steps.to(x.device), torch.tensor(present, device=x.device), places, int((steps > 0).sum())
+            )
+        return self._known_steps[key]
+
+    def predict(self, x: Tensor, step: int, place: Tensor) -> Tensor:
+        """Return the logits of the pixels of one step, given those of earlier ones: (batch, K, channels, pixels).
+
+        Arguments:
+            x: Symbols (batch, channels, height, width).
+            step: The number of the step.
+            place: Its pixels, as indices into flattened maps.
+        """
+        known = (self.steps(x).of_pixel < step).expand(len(x), -1, -1)
+        return self._predicted(x, known, step).flatten(3)[..., place]
+
+    def _predicted(self, x: Tensor, known: Tensor, step: int) -> Tensor:
+        """Return the logits of all pixels."""
+        numbers = torch.full((len(x),), step, device=x.device)
+        if self.ranks:  # whose order must not depend on the rest of the batch
+            return stable_logits(self.net, x, known, numbers)
+        return self.logits(x, known, numbers)
+
+    def _drawn(self, logits: Tensor, draw: Draw) -> Tensor:
+        if self.ranks:
+            return unrank(draw(self.rank_logits(logits)), logits, self.num_classes, dim=1)
+        return draw(logits)
+
+    # ---- Training
+
+    def loss(self, net: nn.Module, x: Tensor, progress: Tensor) -> Loss:
+        """Return the loss of a random step of each sample.
+
+        The steps of a batch are evenly spaced, with a random offset, which makes the gradient less noisy.
+        """
+        steps, batch = self.steps(x), len(x)
+        count = len(steps.present)
+        spaced = (torch.arange(batch, device=x.device) + torch.rand((), device=x.device)) / batch
+        step = steps.present[(spaced * count).long().clamp(max=count - 1)]
+        known = steps.of_pixel < step.view(-1, 1, 1)
+        target = steps.of_pixel == step.view(-1, 1, 1)
+        usual = torch.ones(batch, device=x.device)
+        if self.given:
+            chosen = torch.rand(batch, device=x.device) < self.given
+            step = torch.where(chosen & (torch.rand(batch, device=x.device) < 1 / (count + 1)), 0, step)
+            known = (steps.of_pixel < step.view(-1, 1, 1)) | (chosen.view(-1, 1, 1) & _random_pixels(x))
+            target = (steps.of_pixel == step.view(-1, 1, 1)) & ~known
+            usual = 1 - chosen.float()
+        bits = self._bits(net, x, known, step)
+        of_sample = (bits * target.unsqueeze(1)).flatten(1).sum(1) * (count / (steps.later * x.shape[1]))
+        rest = ~(known | target).unsqueeze(1)
+        auxiliary = (bits * rest).sum() / (rest.sum() * x.shape[1] + 1)
+        weight = _AUXILIARY * (1 - progress / _AUXILIARY_END).clamp(min=0)
+        return Loss((of_sample * usual).sum() / usual.sum().clamp(min=1), of_sample.mean() + weight * auxiliary)
+
+    @torch.no_grad()
+    def score(self, net: nn.Module, x: Tensor) -> Tensor:
+        """Return the mean bits per pixel, estimated from a few steps of each sample, always the same ones."""
+        steps, batch = self.steps(x), len(x)
+        count = len(steps.present)
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        with evaluation_mode(net):
+            for i in range(_SCORED):
+                spaced = (torch.arange(batch, device=x.device, dtype=torch.float64) * _SCORED + i) * _GOLDEN % 1
+                step = steps.present[(spaced * count).long()]
+                known = steps.of_pixel < step.view(-1, 1, 1)
+                target = steps.of_pixel == step.view(-1, 1, 1)
+                total += (self._bits(net, x, known, step) * target.unsqueeze(1)).sum(dtype=torch.float64)
+        return total * count / (_SCORED * batch * x.shape[1] * steps.later)
+
+    def _bits(self, net: nn.Module, x: Tensor, known: Tensor, step: Tensor) -> Tensor:
+        """Return the bits of every pixel: (batch, channels, height, width)."""
+        log_p = net(x, known, step).float().log_softmax(dim=1)
+        return (log_p * one_hot(x, self.num_classes)).sum(1) * (-1 / log(2))
+
+    def count(self, symbols: Iterable[Tensor]) -> Tensor:
+        if not self.ranks:
+            return torch.empty(0)
+
+        def predicted() -> Iterator[tuple[Tensor, Tensor]]:
+            for x in symbols:
+                for step, place in self.steps(x).places:
+                    yield x.flatten(2)[..., place], self.predict(x, step, place)
+
+        return self.count_ranks(predicted())
+
+    def extra_repr(self) -> str:
+        net = " ".join(repr(self.net).split())  # on one line
+        return f"{net}, {self.order}" + (", ranks=True" if self.ranks else "")
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The steps of the pixels of maps of one size.
+
+    Arguments:
+        of_pixel: The step of every pixel (height, width).
+        present: The steps that have pixels, but step 0.
+        places: Each of these steps and its pixels, as indices into flattened maps.
+        later: The number of these pixels.
+    """
+
+    of_pixel: Tensor
+    present: Tensor
+    places: list[tuple[int, Tensor]]
+    later: int
+
+
+def _random_pixels(x: Tensor) -> Tensor:
+    """Return random pixels (batch, height, width): those inside or outside of a rectangle, or some of all pixels."""
+    batch, _, height, width = x.shape
+    ends = torch.rand(batch, 4, device=x.device).view(batch, 2, 2).sort(dim=-1).values
+    rows = torch.arange(height, device=x.device).view(1, -1, 1) / height
+    columns = torch.arange(width, device=x.device).view(1, 1, -1) / width
+    (top, bottom), (left, right) = (ends[:, i].T[..., None, None] for i in range(2))
+    inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    kind = torch.rand(batch, 1, 1, device=x.device)
+    some = torch.rand(batch, height, width, device=x.device) < torch.rand(batch, 1, 1, device=x.device)
+    return torch.where(kind < 1 / 3, inside, torch.where(kind < 2 / 3, ~inside, some))
+
+
+@dataclass(frozen=True)
+class OrderedSplitSpec(LayerSpec, builds=OrderedSplit):
+    """See `OrderedSplit`."""
+
+    net: NetSpec
+    order: Order = LatticeOrder()
+    ranks: bool = False
+    given: float = 0.0
+
+    def build(self, num_classes: int, shape: Shape) -> OrderedSplit:
+        net = self.net.build(num_classes, shape, shape)
+        _, height, width = shape if len(shape) == 3 else (None, None, None)
+        size = None if height is None or width is None else (height, width)
+        return OrderedSplit(net, self.order, self.ranks, self.given, size, num_classes)

@@ -1,0 +1,431 @@
+"""The ordered split: its order, its net, how it is trained, and how it completes maps."""
+
+from dataclasses import replace
+from math import log, log2
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import ddf
+from ddf.analysis import bits_of
+from ddf.flow import Flow
+from ddf.layers import LatticeOrder, OrderedSplit
+from ddf.nets import UNet
+from ddf.spec import FlowSpec, OrderedSplitSpec, UNetSpec
+from ddf.training import TrainingConfig, fit
+from ddf.training.muon import Muon, orthogonal
+from tests.zoo import as_flow, everything, nothing, randomize
+
+K = 3
+ORDER = LatticeOrder(stride=4)
+NET = UNetSpec(steps=ORDER.count, planes=(64, 64), blocks=(1, 1))
+SPEC = FlowSpec(K, (1, 8, 12), (OrderedSplitSpec(NET, ORDER),))
+
+
+def layer_of(flow: Flow) -> OrderedSplit:
+    (layer,) = flow.layers
+    assert isinstance(layer, OrderedSplit)
+    return layer
+
+
+def maps(n: int, seed: int = 0) -> torch.Tensor:
+    """Draw maps of vertical stripes, shifted at random, which are easy to predict from a few pixels."""
+    shift = torch.randint(K, (n, 1, 1, 1), generator=torch.Generator().manual_seed(seed))
+    return ((torch.arange(12) // 4 + shift) % K).expand(n, 1, 8, 12).contiguous()
+
+
+# ---- The order
+
+
+@pytest.mark.parametrize(("stride", "cell"), [(1, 1), (2, 1), (4, 4), (8, 2), (16, 16), (32, 4)])
+def test_an_order_refines_a_lattice(stride: int, cell: int) -> None:
+    order = LatticeOrder(stride, cell)
+    steps = order.steps(64, 64)
+    assert sorted(set(steps.flatten().tolist())) == list(range(order.count))
+    assert torch.equal(steps == 0, ((torch.arange(64) % stride)[:, None] + torch.arange(64) % stride) == 0)
+    known = steps == 0
+    distance = stride
+    while distance > 1:
+        after = known | ((torch.arange(64) % (distance // 2))[:, None] + torch.arange(64) % (distance // 2) == 0)
+        of_level = steps[after & ~known]
+        assert known.any()
+        assert of_level.min() > steps[known].max()  # the levels follow one another
+        for step in set(of_level.tolist()):
+            rows, columns = (steps == step).nonzero().numpy().T
+            apart = np.abs(rows[:, None] - rows) + np.abs(columns[:, None] - columns)
+            assert apart[apart > 0].min() >= min(stride, max(2 * distance, cell))
+        known, distance = after, distance // 2
+    assert known.all()
+
+
+def test_an_order_does_not_depend_on_the_size() -> None:
+    order = LatticeOrder(8)
+    assert torch.equal(order.steps(5, 23), order.steps(64, 64)[:5, :23])
+
+
+@pytest.mark.parametrize("options", [{"stride": 3}, {"stride": 0}, {"stride": 512}, {"stride": 2, "cell": 4}])
+def test_impossible_orders_are_rejected(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="LatticeOrder: "):
+        LatticeOrder(**options)
+
+
+# ---- The net
+
+
+def unet(size: tuple[int, int] | None = (8, 12), **options: object) -> UNet:
+    return randomize(UNet(K, 2, 9, size, planes=(64, 64), blocks=(1, 1), **options)).eval()  # type: ignore[arg-type]
+
+
+def inputs(n: int = 3, height: int = 8, width: int = 12) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(K, (n, 2, height, width), generator=generator)
+    known = torch.rand(n, height, width, generator=generator) < 0.5
+    return x, known, torch.randint(9, (n,), generator=generator)
+
+
+def test_unknown_pixels_have_no_effect_on_a_net() -> None:
+    x, known, step = inputs()
+    net = unet()
+    other = torch.where(known.unsqueeze(1), x, (x + 1) % K)
+    assert torch.equal(net(x, known, step), net(other, known, step))
+    assert not torch.allclose(net(x, known, step), net((x + 1) % K, known, step), atol=0.1)
+    assert not torch.allclose(net(x, known, step), net(x, ~known, step), atol=0.1)
+
+
+def test_a_net_distinguishes_steps_and_positions() -> None:
+    x, known, step = inputs()
+    assert not torch.allclose(unet()(x, known, step), unet()(x, known, (step + 1) % 9), atol=0.1)
+    net = unet()
+    before = net(x, known, step)
+    assert net.position is not None
+    torch.nn.init.zeros_(net.position)
+    assert not torch.allclose(net(x, known, step), before, atol=0.01)
+    assert unet(None).position is None
+
+
+def test_a_net_treats_samples_independently() -> None:
+    x, known, step = inputs(5)
+    together = unet()(x, known, step)
+    alone = torch.cat([unet()(x[i : i + 1], known[i : i + 1], step[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(together, alone, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [(8, 12), (5, 7), (1, 1)])
+def test_a_net_takes_maps_of_any_size(size: tuple[int, int]) -> None:
+    x, known, step = inputs(2, *size)
+    assert unet(None)(x, known, step).shape == (2, K, 2, *size)
+    assert unet(size)(x, known, step).shape == (2, K, 2, *size)
+
+
+def test_dropout_is_for_training_only() -> None:
+    net = unet(dropout=0.5)
+    assert torch.equal(net(*inputs()), net(*inputs()))
+    net.train()
+    assert not torch.equal(net(*inputs()), net(*inputs()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"planes": (60,), "blocks": (1,)}, {"planes": (64,), "blocks": (1, 1)}, {"planes": (), "blocks": ()},
+     {"planes": (64,), "blocks": (0,)}, {"dropout": 1.0}, {"patch": 0}],
+)  # fmt: skip
+def test_impossible_nets_are_rejected(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="UNet: "):
+        UNet(K, 1, 9, None, **options)  # type: ignore[arg-type]
+
+
+# ---- The layer
+
+
+def test_probabilities_of_maps_with_several_steps_sum_to_one() -> None:
+    spec = FlowSpec(2, (1, 3, 4), (OrderedSplitSpec(replace(NET, planes=(64,), blocks=(1,)), ORDER),))
+    flow = randomize(spec.build())
+    assert len(layer_of(flow).steps(torch.zeros(1, 1, 3, 4)).places) == 11
+    total = flow.log_prob(everything(2, (1, 3, 4)), batch_size=1024).exp().sum().detach()
+    assert float(total) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [False, True])
+def test_maps_survive_a_round_trip(ranks: bool) -> None:
+    flow = randomize(replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, ranks=ranks),)).build())
+    x = torch.randint(K, (5, 1, 8, 12), generator=torch.Generator().manual_seed(0))
+    latents = flow.encode(x)
+    assert len(latents.parts) == ORDER.count
+    assert torch.equal(flow.decode(latents), x)
+    assert flow.sample(2, torch.Generator().manual_seed(0)).shape == (2, 1, 8, 12)
+
+
+def test_ranks_are_coded_as_well_as_symbols() -> None:
+    x = maps(20)
+    symbols = randomize(SPEC.build())
+    ranks = replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, ranks=True),)).build()
+    layer_of(ranks).net = layer_of(symbols).net
+    ranks.base = symbols.base
+    torch.testing.assert_close(
+        symbols.log_prob(x), ranks.log_prob(x), atol=0.2, rtol=0
+    )  # logits are multiples of 1/1024
+    layer = layer_of(ranks)
+    layer.set_counts(layer.count([x]))
+    assert ranks.log_prob(x).mean() > symbols.log_prob(x).mean()
+
+
+def test_a_pixel_is_predicted_from_earlier_steps_only() -> None:
+    flow = randomize(SPEC.build())
+    x = maps(1)
+    steps = ORDER.steps(8, 12)
+    for step in (1, 7, 15):
+        later = torch.where(steps >= step, (x + 1) % K, x)
+        known = bits_of(flow, x.numpy()).by_symbol[0, 0]
+        changed = bits_of(flow, later.numpy()).by_symbol[0, 0]
+        np.testing.assert_array_equal(known[steps < step], changed[steps < step])
+        if step < 15:
+            assert (known[steps > step] != changed[steps > step]).any()
+
+
+def test_the_bits_of_pixels_add_up() -> None:
+    flow = randomize(SPEC.build())
+    x = maps(4)
+    found = bits_of(flow, x.numpy())
+    np.testing.assert_allclose(found.by_symbol.reshape(4, -1).sum(1), flow.log_prob(x).detach() / -log(2), rtol=1e-5)
+    assert [(name, count) for name, count, _ in found.by_layer] == [("0 OrderedSplit", 4 * 90), ("base", 4 * 6)]
+
+
+def test_a_flow_without_positions_takes_maps_of_any_size() -> None:
+    spec = FlowSpec(
+        K, (1, None, None), (OrderedSplitSpec(NET, ORDER),), ddf.spec.FactorizedCategoricalSpec(shared=True)
+    )
+    flow = randomize(spec.build())
+    for size in ((4, 8), (12, 4)):
+        x = flow.sample(2, torch.Generator().manual_seed(0), size=size)
+        assert torch.equal(flow.decode(flow.encode(x)), x)
+    with pytest.raises(ValueError, match=r"the height of symbols of shape .* must be a multiple of 4"):
+        flow.log_prob(torch.zeros(1, 1, 6, 8, dtype=torch.long))
+
+
+def test_it_can_follow_other_layers() -> None:
+    layers = (ddf.spec.SqueezeSpec(), OrderedSplitSpec(NET, ORDER))
+    flow = randomize(FlowSpec(K, (1, 16, 8), layers).build())
+    x = torch.randint(K, (3, 1, 16, 8), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(flow.decode(flow.encode(x)), x)
+    assert bits_of(flow, x.numpy()).by_symbol.shape == (3, 1, 16, 8)
+
+
+def test_a_flow_is_saved_with_its_order(tmp_path: Path) -> None:
+    spec = replace(SPEC, layers=(OrderedSplitSpec(NET, LatticeOrder(8, 8), ranks=True, given=0.25),))
+    with pytest.raises(ValueError, match="the order has 64 steps, but the net only 16"):
+        spec.build()
+    spec = replace(spec, layers=(replace(spec.layers[0], net=replace(NET, steps=64)),))
+    flow = randomize(spec.build())
+    flow.save(tmp_path / "flow.safetensors")
+    loaded = ddf.load(tmp_path / "flow.safetensors")
+    assert isinstance(loaded, Flow)
+    assert loaded.spec == spec == FlowSpec.from_json(spec.to_json())
+    assert torch.equal(loaded.log_prob(maps(3)), flow.log_prob(maps(3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"order": 3}, TypeError, "the order must be an Order"),
+        ({"given": 1.5}, ValueError, "given=1.5 must be between 0 and 1"),
+        ({"order": LatticeOrder(8)}, ValueError, "the order has 28 steps, but the net only 16"),
+    ],
+)
+def test_impossible_layers_are_rejected(options: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        OrderedSplit(UNet(K, 1, 16, planes=(64,), blocks=(1,)), **{"order": ORDER, **options})  # type: ignore[arg-type]
+
+
+def test_shapes_other_than_maps_are_rejected() -> None:
+    split = OrderedSplit(UNet(K, 1, 16, (8, 12), planes=(64,), blocks=(1,)), ORDER, size=(8, 12))
+    with pytest.raises(ValueError, match="OrderedSplit takes maps"):
+        split.output_shape((3,))
+    with pytest.raises(ValueError, match=r"was built for maps of \(8, 12\)"):
+        split.output_shape((1, 12, 8))
+    assert split.output_shape((1, 8, 12)) == (1, 2, 3)
+
+
+# ---- Training
+
+
+def test_the_loss_of_all_steps_is_the_exact_score() -> None:
+    """A batch of as many copies as there are steps contains each step once."""
+    flow = randomize(SPEC.build())
+    layer, x = layer_of(flow), maps(1)
+    copies = x.expand(ORDER.count - 1, -1, -1, -1)
+    loss = layer.loss(layer.net, copies, torch.tensor(1.0))
+    exact = bits_of(flow, x.numpy()).by_layer[0]
+    assert loss.bits.item() == pytest.approx(exact[2] / exact[1], rel=1e-4)
+    assert loss.objective.item() == loss.bits.item()  # without auxiliary loss at the end
+
+
+def test_the_auxiliary_loss_fades() -> None:
+    layer = layer_of(randomize(SPEC.build()))
+    found = []
+    for progress in (0.0, 0.35, 0.7, 1.0):
+        torch.manual_seed(0)
+        loss = layer.loss(layer.net, maps(15), torch.tensor(progress))
+        found.append((loss.objective - loss.bits).item())
+    assert found[0] > found[1] > 0
+    assert found[1] == pytest.approx(found[0] / 2, rel=1e-4)
+    assert found[2] == pytest.approx(0, abs=1e-6) == found[3]
+
+
+def test_the_validation_score_is_nearly_exact() -> None:
+    flow = randomize(SPEC.build())
+    layer = layer_of(flow)
+    x = torch.randint(K, (64, 1, 8, 12), generator=torch.Generator().manual_seed(0))
+    exact = bits_of(flow, x.numpy()).by_layer[0]
+    assert float(layer.score(layer.net, x)) == pytest.approx(exact[2] / exact[1], rel=0.03)
+    assert torch.equal(layer.score(layer.net, x), layer.score(layer.net, x))
+
+
+CONFIG = TrainingConfig(batch_size=16, learning_rate=2e-3, max_epochs=12, patience=12, ema=0.9, cosine=True, clip=1.0)
+
+
+@pytest.mark.parametrize("ranks", [False, True])
+def test_fit_learns_maps(ranks: bool) -> None:
+    flow = replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, ranks=ranks),)).build(seed=0)
+    config = replace(CONFIG, optimizer="muon", weight_decay=0.01, validate_every=6)
+    fitted = fit(flow, maps(160), maps(32, seed=1), config, device="cpu", progress=False)
+    assert fitted.validation_bits < 0.2  # log2(3) / 96 = 0.017 at best, because the base codes 6 pixels
+    assert layer_of(flow).frozen
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random steps and dropout included."""
+    spec = replace(SPEC, layers=(OrderedSplitSpec(replace(NET, dropout=0.1), ORDER, given=0.3),))
+    config = replace(CONFIG, max_epochs=2, optimizer="muon")
+    whole = spec.build(seed=0)
+    fit(whole, maps(80), maps(16), config, device="cpu", progress=False)
+    step, taken = ddf.training.steps.Stepper.step, 0
+
+    def interrupted(self: object, index: torch.Tensor) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == 8:
+            raise KeyboardInterrupt
+        step(self, index)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ddf.training.steps.Stepper, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(spec.build(seed=0), maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
+    resumed = spec.build(seed=0)
+    fit(resumed, maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_patience_counts_from_validations() -> None:
+    """An epoch without validation does not end the training, however impatient it is."""
+    flow = SPEC.build(seed=0)
+    config = replace(CONFIG, max_epochs=4, patience=1, validate_every=3)
+    fitted = fit(flow, maps(32), maps(8), config, device="cpu", progress=False)
+    assert fitted.parts[0]["epochs"] == 4
+
+
+def test_updates_of_muon_are_orthogonal() -> None:
+    x = torch.randn(3, 20, 50, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonal(x))
+    assert values.min() > 0.5
+    assert values.max() < 1.5
+    torch.testing.assert_close(orthogonal(x.mT), orthogonal(x).mT, atol=0.05, rtol=0)
+
+
+def test_muon_descends() -> None:
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randn(8, 4, 3, 3, generator=generator)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        weight = torch.nn.Parameter(torch.zeros(8, 4, 3, 3).to(memory_format=layout))
+        muon = Muon([weight], lr=0.1)
+        for _ in range(100):
+            weight.grad = (weight - target).detach()
+            muon.step()
+        assert F.mse_loss(weight, target) < 0.05 * target.square().mean()
+
+
+def test_weight_decay_and_clipping_have_an_effect() -> None:
+    x = maps(32)
+    sizes = {}
+    for name, options in {"plain": {}, "decay": {"weight_decay": 50.0}, "clip": {"clip": 1e-9}}.items():
+        flow = SPEC.build(seed=0)
+        config = TrainingConfig(batch_size=16, max_epochs=2, **options)  # type: ignore[arg-type]
+        fit(flow, x, x[:8], config, device="cpu", progress=False)
+        sizes[name] = float(layer_of(flow).net.enter.weight.norm()), float(layer_of(flow).net.leave.weight.norm())
+    assert sizes["decay"][0] < 0.9 * sizes["plain"][0]
+    assert 0 < sizes["clip"][1] < 0.5 * sizes["plain"][1]  # Adam divides by the gradient's size, but adds 1e-8
+
+
+# ---- Completion
+
+
+def test_completed_maps_keep_the_known_pixels() -> None:
+    flow = randomize(replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, given=0.5),)).build())
+    x = torch.randint(K, (4, 1, 8, 12), generator=torch.Generator().manual_seed(0))
+    known = torch.rand(8, 12, generator=torch.Generator().manual_seed(1)) < 0.4
+    found = flow.complete(x, known, torch.Generator().manual_seed(2))
+    assert torch.equal(found[..., known], x[..., known])
+    assert (found != x).any()
+    other = torch.where(known, x, (x + 1) % K)  # what is unknown has no effect
+    assert torch.equal(flow.complete(other, known, torch.Generator().manual_seed(2)), found)
+    changed = torch.where(known, (x + 1) % K, x)
+    assert not torch.equal(
+        flow.complete(changed, known, torch.Generator().manual_seed(2))[..., ~known], found[..., ~known]
+    )
+    each = known.expand(4, -1, -1)
+    assert torch.equal(flow.complete(x, each, torch.Generator().manual_seed(2)), found)
+    assert torch.equal(flow.complete(x, torch.ones(8, 12, dtype=torch.bool)), x)
+
+
+def test_completing_a_lattice_is_sampling() -> None:
+    """Given the pixels of step 0, the unknown pixels are drawn as `inverse` draws them."""
+    flow = randomize(replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, given=0.5),)).build())
+    layer, x = layer_of(flow), maps(3)
+    likeliest = lambda logits: logits.argmax(1)  # noqa: E731
+    found = layer.complete(x, (ORDER.steps(8, 12) == 0).expand(3, -1, -1), likeliest)
+    assert torch.equal(found, layer.inverse(x[:, :, ::4, ::4], likeliest))
+
+
+def test_completed_maps_are_likely() -> None:
+    flow = replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, given=0.5),)).build(seed=0)
+    config = replace(CONFIG, max_epochs=20, optimizer="muon")
+    fit(flow, maps(160), maps(32, seed=1), config, device="cpu", progress=False)
+    known = torch.zeros(8, 12, dtype=torch.bool)
+    known[2:4, 6:8] = True
+    x = maps(20, seed=3)
+    assert (flow.complete(x, known, torch.Generator().manual_seed(0)) == x).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("flow", "known", "error", "message"),
+    [
+        (SPEC, torch.ones(8, 12, dtype=torch.bool), ValueError, "train a layer with given > 0"),
+        (FlowSpec(K, (1, 8, 12), ()), torch.ones(8, 12, dtype=torch.bool), TypeError, "consists of one OrderedSplit"),
+        (SPEC, torch.ones(8, 12), ValueError, r"known must be booleans of shape \(8, 12\)"),
+        (SPEC, torch.ones(8, 8, dtype=torch.bool), ValueError, r"known must be booleans of shape \(8, 12\)"),
+    ],
+)
+def test_impossible_completions_are_rejected(
+    flow: FlowSpec, known: torch.Tensor, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        flow.build().complete(maps(2), known)
+
+
+def test_small_maps_have_fewer_steps() -> None:
+    split = OrderedSplit(randomize(UNet(K, 1, 52, (3, 5), planes=(64,), blocks=(1,))), LatticeOrder(), size=(3, 5))
+    flow = as_flow(split, (1, 3, 5), K)
+    x = torch.randint(K, (4, 1, 3, 5), generator=torch.Generator().manual_seed(0))
+    assert len(flow.encode(x).parts) == 14
+    assert torch.equal(flow.decode(flow.encode(x)), x)
+    assert float(flow.bits_per_dim(x).mean()) > log2(K) / 4
+
+
+def test_a_single_pixel_has_no_steps() -> None:
+    split = OrderedSplit(randomize(UNet(K, 1, 1, (1, 1), planes=(64,), blocks=(1,))), LatticeOrder(1, 1), size=(1, 1))
+    x = torch.zeros(2, 1, 1, 1, dtype=torch.long)
+    assert torch.equal(split(x, nothing), x)
+    assert torch.equal(split.inverse(x, nothing), x)
