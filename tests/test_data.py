@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional as F
 
 import ddf
 from ddf.data import (
@@ -30,6 +31,7 @@ from ddf.data import (
     static_mnist,
 )
 from ddf.data.binary_mnist import read_amat, read_idx
+from ddf.data.cityscapes_maps import mirror_and_shift
 from ddf.spec import DenoisingCouplingSpec, FlowSpec, MLPSpec
 
 RNG = np.random.default_rng(0)
@@ -148,6 +150,18 @@ def test_cityscapes_from_folders_and_npz_files(tmp_path: Path, monkeypatch: pyte
     mirrored = (flips == data["train"][:1].flip(-1)).flatten(1).all(1)
     assert 10 < int(straight.sum()) < 40
     assert bool((straight | mirrored).all())
+
+
+def test_shifted_maps_are_moved_by_a_few_pixels() -> None:
+    x = torch.arange(8 * 12, dtype=torch.uint8).view(1, 1, 8, 12).expand(200, -1, -1, -1)
+    found = mirror_and_shift(x, torch.Generator().manual_seed(0))
+    assert found.shape == x.shape
+    padded = F.pad(x[:1].float(), (2, 2, 1, 1), mode="replicate").byte()
+    windows = padded.unfold(2, 8, 1).unfold(3, 12, 1)[0, 0]  # (3, 5, 8, 12)
+    moved = torch.cat([windows.flatten(0, 1), windows.flatten(0, 1).flip(-1)])
+    kinds = [int((moved == one[0]).flatten(1).all(1).nonzero()[0]) for one in found]
+    assert len(set(kinds)) == 30
+    assert torch.equal(found, mirror_and_shift(x, torch.Generator().manual_seed(0)))
 
 
 def test_the_error_for_missing_cityscapes_explains_how_to_get_it(tmp_path: Path) -> None:

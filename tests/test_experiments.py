@@ -14,7 +14,7 @@ import torch
 from ddf import architectures
 from ddf.architectures import Channel, lattice_split
 from ddf.cli.main import main
-from ddf.data import DataSet, EightGaussians, Resampled
+from ddf.data import DataError, DataSet, EightGaussians, Resampled
 from ddf.experiments import (
     EXPERIMENTS,
     ROWS,
@@ -26,9 +26,18 @@ from ddf.experiments import (
     write_report,
 )
 from ddf.experiments import results as runs
-from ddf.layers import ChannelSplit, DenoisingCoupling, ModularCoupling, Shuffle
+from ddf.layers import ChannelSplit, DenoisingCoupling, LatticeOrder, ModularCoupling, Shuffle
 from ddf.layers.layer import Rearrangement
-from ddf.spec import DenoisingCouplingSpec, DenseNetSpec, FlowSpec, MLPSpec, ModularCouplingSpec, SplitPriorSpec
+from ddf.spec import (
+    DenoisingCouplingSpec,
+    DenseNetSpec,
+    FlowSpec,
+    MLPSpec,
+    ModularCouplingSpec,
+    OrderedSplitSpec,
+    SplitPriorSpec,
+    UNetSpec,
+)
 from ddf.training import TrainingConfig
 
 SMALL = {
@@ -412,3 +421,46 @@ def test_tables_of_categories(
     assert main(["reproduce", "ladder", "--faithful"]) == 2
     assert "--faithful does not apply to ladder" in capsys.readouterr().err
     assert main(["reproduce", "--cop", str(tmp_path)]) == 2
+
+
+# ---- Ordered flows
+
+
+@pytest.mark.parametrize("row", rows.ORDERED)
+def test_ordered_rows_have_nets_for_all_steps(row: str) -> None:
+    experiment = EXPERIMENTS[row, "of"]
+    (layer,) = experiment.spec.layers
+    assert isinstance(layer, OrderedSplitSpec)
+    assert layer.net.steps == layer.order.count
+    config = experiment.config
+    assert config.max_epochs % config.validate_every == 0
+    assert config.patience >= config.max_epochs  # a cosine should end
+
+
+def test_data_sets_are_found_by_name(tmp_path: Path) -> None:
+    for name, size in (("small", (32, 64)), ("large", (128, 256))):
+        ids = np.zeros((2, 1, *size), np.uint8)
+        np.savez(tmp_path / f"{name}.npz", train=ids, val=ids, test=ids)
+    sources = {"cityscapes": tmp_path / "small.npz", "cityscapes-128x256": tmp_path / "large.npz"}
+    assert runs.load_data("cityscapes-128x256", sources).shape == (1, 128, 256)
+    assert runs.load_data("cityscapes", sources, augment="mirror and shift").shape == (1, 32, 64)
+    with pytest.raises(DataError, match=r"\(…, 1, 128, 256\) is expected"):
+        runs.load_data("cityscapes-128x256", {"cityscapes": tmp_path / "small.npz"})
+    with pytest.raises(FileNotFoundError, match="contains neither binarized_mnist_train"):
+        runs.load_data("static-mnist", {"static-mnist": tmp_path})
+
+
+def test_the_bits_of_a_layer_that_emits_several_times_are_added() -> None:
+    spec = architectures.ordered(2, (1, 8, 8), UNetSpec(planes=(64,), blocks=(1,)), LatticeOrder(4))
+    x = torch.randint(2, (6, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    bits, layers = runs.score(spec.build(), x, batch_size=4)
+    assert layers == {"0 OrderedSplit": pytest.approx(60 / 64), "base": pytest.approx(4 / 64)}
+    np.testing.assert_allclose(bits, 1, rtol=1e-5)
+
+
+def test_curves_hold_the_epochs_that_were_validated(tmp_path: Path) -> None:
+    entries = [{"layer": "a", "epoch": epoch, "train_bits": 1.0} for epoch in range(1, 8)]
+    for entry in (entries[2], entries[5], entries[6]):  # every third epoch, and the last one
+        entry["validation_bits"] = float(entry["epoch"])
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    assert runs._curves(tmp_path / "metrics.jsonl", 3) == {"a": [3.0, 6.0, 7.0]}

@@ -12,6 +12,7 @@ from ddf.cli.main import main
 from ddf.errors import DdfError
 from ddf.experiments import EXPERIMENTS, write_report
 from ddf.experiments.differences import Difference, published_difference, score_difference
+from ddf.experiments.report_ordered import read_causal
 from ddf.experiments.results import Result, Times, read_times
 
 
@@ -181,3 +182,42 @@ def test_maps_are_drawn_in_their_colors(tmp_path: Path) -> None:
     pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB")).reshape(-1, 3)
     for color in colors:
         assert (pixels == color).all(1).sum() > 1000
+
+
+# ---- Ordered flows
+
+
+def test_ordered_flows_are_compared_with_everything_else(tmp_path: Path) -> None:
+    found = [fake("cityscapes-ordered", "of", seed, 0.2 + 0.01 * seed) for seed in range(3)]
+    found = [replace(one, parts=[{"steps": 20_000}], train_seconds=600.0, sample_seconds=0.002) for one in found]
+    assert "Ordered flows" not in write_report([fake("mnist", "df", 0, 0.3)], tmp_path / "none", "", {}).read_text()
+    facts = {"bits": 0.3, "actual_bits": 0.31, "parameters": 1000, "train_seconds": 60.0, "device": "2 CPU threads"}
+    (tmp_path / "causal.json").write_text(json.dumps({"cityscapes": facts}))
+    text = write_report(
+        [*found, fake("cityscapes", "ddf", 0, 0.5)], tmp_path, "", {}, causal=read_causal(tmp_path)
+    ).read_text()
+    assert (
+        "| Cityscapes | **0.2100 ± 0.0100** | 0.2200 ± 0.0100 | 1.0 M | 20,000 | 10.0 min | 2.0 ms | 0.3100 "
+        "| multinomial diffusion (bound) 0.3040 |" in text
+    )
+    assert (tmp_path / "likelihoods.png").stat().st_size > 10_000
+    times = Times("device", {"cityscapes-ordered of": [0.009]}, {})
+    assert "| 20,000 | 3.0 min |" in write_report(found, tmp_path, "", {}, times=times).read_text()
+
+
+def test_invalid_scores_of_causal_flows_are_reported(tmp_path: Path) -> None:
+    assert read_causal(tmp_path) == {}
+    for text in ("[", "[]", '{"mnist": {"bits": 1}}'):
+        (tmp_path / "causal.json").write_text(text)
+        with pytest.raises(DdfError, match=r"causal.json is invalid .* delete it"):
+            read_causal(tmp_path)
+
+
+def test_samples_of_ordered_flows_are_shown_next_to_those_of_the_paper(tmp_path: Path) -> None:
+    samples = np.zeros((4, 1, 28, 28), np.uint8)
+    found = [replace(fake("mnist-ordered", "of", 0, 0.1), samples=samples, curves={"0 OrderedSplit": [0.3, 0.2]})]
+    write_report(found, tmp_path, "", {})
+    alone = (tmp_path / "mnist-ordered-samples.png").stat().st_size
+    write_report([*found, replace(fake("mnist", "ddf", 0, 0.2), samples=samples)], tmp_path, "", {})
+    assert (tmp_path / "mnist-ordered-samples.png").stat().st_size > alone
+    assert (tmp_path / "mnist-ordered-curves.png").exists()

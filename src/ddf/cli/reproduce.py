@@ -102,6 +102,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     from ddf.experiments import ROWS, collect, run_experiment, write_report
     from ddf.experiments.category_tables import collect_tables
     from ddf.experiments.report import check_report_folder
+    from ddf.experiments.report_ordered import read_causal
     from ddf.experiments.results import is_finished, load_data, read_times
     from ddf.experiments.rows import MODELS
 
@@ -116,7 +117,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     chosen = [] if options.tables else _chosen(options)
     require("matplotlib", "the report")  # before training, not after
     check_report_folder(options.report)
-    times = read_times(options.runs)
+    times, causal = read_times(options.runs), read_causal(options.runs)
     tables = _run_tables(options) if options.tables else []
     sources = {name: getattr(options, name.replace("-", "_")) for name in SOURCES}
     # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
@@ -158,7 +159,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             data_sets[name] = load_data(name, sources)
         except (OSError, ValueError):
             print(f"ddf: {name} is not available; the report shows only samples", file=sys.stderr)
-    report = write_report(results, options.report, options.typed, data_sets, table_results, times)
+    report = write_report(results, options.report, options.typed, data_sets, table_results, times, causal)
     print_result(options, {"runs": runs, "tables": tables, "report": str(report)}, f"Report: {report}")
     return 0
 

@@ -11,6 +11,7 @@ from ddf.data import DataSet, EightGaussians
 from ddf.experiments.category_tables import FOLDS, METHODS, TABLES, TableResult
 from ddf.experiments.collected import Results, plus_minus
 from ddf.experiments.differences import published_difference
+from ddf.experiments.report_ordered import Causal, ordered_section
 from ddf.experiments.report_pictures import pictures
 from ddf.experiments.report_texts import (
     AUTHORS,
@@ -27,7 +28,18 @@ from ddf.experiments.report_texts import (
     UNTRAINED,
 )
 from ddf.experiments.results import Result, Times, follows
-from ddf.experiments.rows import COUPLINGS, DF_ABLATION, EXPERIMENTS, FAITHFUL, H_GRID, LADDER, MODELS, ROWS, TABLE
+from ddf.experiments.rows import (
+    COUPLINGS,
+    DF_ABLATION,
+    EXPERIMENTS,
+    FAITHFUL,
+    H_GRID,
+    LADDER,
+    MODELS,
+    ORDERED,
+    ROWS,
+    TABLE,
+)
 from ddf.files import atomic_write
 from ddf.viz import dots
 
@@ -41,6 +53,7 @@ def write_report(
     data: Mapping[str, DataSet],
     tables: Sequence[TableResult] = (),
     times: Times | None = None,
+    causal: Mapping[str, Causal] | None = None,
 ) -> Path:
     """Write README.md with the tables, results.json with every run, and pictures.
 
@@ -51,6 +64,7 @@ def write_report(
         data: The available data sets by name, to show data next to samples.
         tables: The results on tables of categories.
         times: Times measured separately, which replace those of the runs.
+        causal: The scores of causal flows, by data set.
 
     Returns:
         The path of the report.
@@ -68,6 +82,7 @@ def write_report(
         AUTHORS if any(found.models(name) for name in FAITHFUL) else "",
         _claim(found),
         _predictions(found, times),
+        ordered_section(found, times, causal or {}, folder),
         *(_ladder(found, name, folder) for name in LADDER),
         _grid(found, H_GRID, "h", "## The number of ranked classes", RANKED),
         _grid(found, COUPLINGS, "couplings", "## The number of couplings", "the number of couplings."),
@@ -76,7 +91,7 @@ def write_report(
         _layers(found),
         *([_table(found), _departures(found)] if results else []),
         _how(found, command),
-        *(pictures(found, row, folder, data) for row in (*TABLE, *FAITHFUL)),
+        *(pictures(found, row, folder, data) for row in (*TABLE, *ORDERED, *FAITHFUL)),
     ]
     with atomic_write(folder / "README.md") as temporary:
         temporary.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")

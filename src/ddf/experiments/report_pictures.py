@@ -13,7 +13,7 @@ from ddf.data.binary_mnist import MNIST_CLASSES
 from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES
 from ddf.experiments.collected import Results
 from ddf.experiments.results import SAMPLES, Result
-from ddf.experiments.rows import MODELS, ROWS
+from ddf.experiments.rows import MODELS, ORDERED, ROWS
 from ddf.viz import Curves, learning_curves, map_grids, pair_histograms
 
 
@@ -30,10 +30,13 @@ def pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet]
         The section of the report; "" if there are no samples.
     """
     shown = {}
-    for model in ("df", "ddf", "sp" if found.of(row, "sp") else "ds"):  # the latter two have the same nets
-        runs = sorted((run for run in found.of(row, model) if run.samples is not None), key=lambda run: run.test_bits)
-        if runs:
-            shown[model] = runs[(len(runs) - 1) // 2]
+    for model in ("df", "ddf", "sp" if found.of(row, "sp") else "ds", "of"):  # those before the last have the same nets
+        run = _median(found, row, model)
+        if run is not None:
+            shown[model] = run
+    if row in ORDERED:  # next to the paper's flow
+        paper = _median(found, ROWS[row].data, "ddf")
+        shown = {"ddf": paper, **shown} if paper is not None and shown else shown
     if not shown:
         return ""
     source = data.get(ROWS[row].data)
@@ -50,16 +53,16 @@ def pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet]
         pair_histograms(pairs, EightGaussians.num_classes, picture)
     else:
         maps = {title: samples[:SAMPLES] for title, samples in groups.items()}
-        if ROWS[row].data == "mnist":
+        if ROWS[row].data in ("mnist", "static-mnist"):
             map_grids(maps, MNIST_CLASSES.colors, picture, columns=8)
         else:
             map_grids(maps, CITYSCAPES_CLASSES.colors, picture, CITYSCAPES_CLASSES.names, columns=4)
-    panels = [_curves(found, run) for run in shown.values() if run.curves]
-    median = ", of the run with the median test score" if len(found.of(row, "ddf")) > 2 else ""
+    panels = [_curves(found, run) for run in shown.values() if run.curves and run.row == row]
+    median = ", of the run with the median test score" if max(len(found.of(row, model)) for model in shown) > 2 else ""
     lines = [f"## {ROWS[row].title}", "", f"Samples{median}:", "", f"![samples]({picture.name})"]
     if len({run.seed for run in shown.values()}) < len(shown):
         lines += ["", "Samples with the same seed are drawn with the same random numbers and can resemble each other."]
-    if ROWS[row].data == "cityscapes":
+    if ROWS[row].data.startswith("cityscapes"):
         lines += ["", "(The Cityscapes license does not allow us to show its maps.)"]
     if panels:
         learning_curves(panels, folder / f"{row}-curves.png")
@@ -71,6 +74,12 @@ def pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet]
             f"![learning curves]({row}-curves.png)",
         ]
     return "\n".join(lines)
+
+
+def _median(found: Results, row: str, model: str) -> Result | None:
+    """Return the run with the median test score of those with samples."""
+    runs = sorted((run for run in found.of(row, model) if run.samples is not None), key=lambda run: run.test_bits)
+    return runs[(len(runs) - 1) // 2] if runs else None
 
 
 def _curves(found: Results, run: Result) -> Curves:

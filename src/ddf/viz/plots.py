@@ -1,7 +1,8 @@
-"""Histograms of pairs of symbols, learning curves and groups of dots."""
+"""Histograms of pairs of symbols, learning curves, groups of dots, and scores against times."""
 
-__all__ = ["Curves", "dots", "learning_curves", "pair_histograms"]
+__all__ = ["Comparison", "Curves", "comparisons", "dots", "learning_curves", "pair_histograms"]
 
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,4 +122,56 @@ def learning_curves(panels: Sequence[Curves], path: str | PathLike[str]) -> None
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
+    save_figure(figure, path)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A panel that compares the scores of models with their training times.
+
+    Arguments:
+        title: Its title.
+        points: Name → training time in minutes, bits per dimension, number of parameters.
+        lines: Name → bits per dimension, for models whose training time is not known.
+    """
+
+    title: str
+    points: Mapping[str, tuple[float, float, int]]
+    lines: Mapping[str, float]
+
+
+def comparisons(panels: Sequence[Comparison], path: str | PathLike[str]) -> None:
+    """Draw scores against training times, one panel per data set; areas show numbers of parameters.
+
+    Arguments:
+        panels: The panels.
+        path: The PNG file to write.
+    """
+    from matplotlib.ticker import LogLocator
+
+    lines = max((len(panel.points) + len(panel.lines) for panel in panels), default=0)
+    figure = new_figure(5.6 * len(panels), 3.8 + 0.21 * lines)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        colors = (f"C{number}" for number in range(len(panel.points)))
+        for color, (name, (minutes, bits, parameters)) in zip(colors, panel.points.items(), strict=True):
+            axes.scatter(minutes, bits, s=parameters / 1e5, color=color, alpha=0.6, linewidths=0)
+            label = f"{name}: {bits:.4f}, {minutes:.2g} min, {parameters / 1e6:.1f} M parameters"
+            axes.plot(minutes, bits, "o", color=color, markersize=3, label=label)
+        for (name, bits), style in zip(panel.lines.items(), itertools.cycle(("--", ":", "-.")), strict=False):
+            axes.axhline(bits, color="grey", linestyle=style, linewidth=0.9, label=f"{name}: {bits:.4f}")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.margins(x=0.15, y=0.1)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+        axes.yaxis.set_major_formatter("{x:.2f}")
+        axes.yaxis.set_minor_formatter("{x:.2f}")
+        axes.set_title(panel.title, fontsize=10)
+        axes.set_xlabel("training time, minutes", fontsize=9)
+        axes.set_ylabel("bits per dimension on the test set", fontsize=9)
+        axes.tick_params(labelsize=8, which="both")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False)
     save_figure(figure, path)
