@@ -130,7 +130,7 @@ def test_dropout_is_for_training_only() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"planes": (60,), "blocks": (1,)}, {"planes": (64,), "blocks": (1, 1)}, {"planes": (), "blocks": ()},
-     {"planes": (64,), "blocks": (0,)}, {"dropout": 1.0}, {"patch": 0}],
+     {"planes": (64,), "blocks": (0,)}, {"dropout": 1.0}, {"patch": 0}, {"planes": (64,) * 9, "blocks": (1,) * 9}],
 )  # fmt: skip
 def test_impossible_nets_are_rejected(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="UNet: "):

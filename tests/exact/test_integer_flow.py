@@ -319,7 +319,7 @@ def test_global_precision_settings_have_no_effect(device: str) -> None:
     for make, shape in INTEGER_FLOWS.values():
         expected, flow = make(), make().to(device)
         x = np.stack(draw_maps(2, shape, flow.num_classes))
-        for layer in flow._affines().values():
+        for layer in flow._integer_modules().values():
             layer.use_no_bytes()
         before = torch.get_float32_matmul_precision()
         try:
@@ -332,7 +332,7 @@ def test_global_precision_settings_have_no_effect(device: str) -> None:
 
 
 def test_a_trained_net_does_not_need_doubles(model: IntegerFlow) -> None:
-    assert {affine.weight.dtype for affine in model._affines().values()} == {torch.float32}
+    assert {affine.weight.dtype for affine in model._integer_modules().values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ same result. That bound is computed from the weights, and the format is chosen a
 
 __all__ = ["ACTIVATION_BITS", "ONE", "ExactAffine"]
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddf.errors import ModelError
-from ddf.exact.products import byte_kernel, byte_product, bytes_are_exact
+from ddf.exact.floats import power_of_two
+from ddf.exact.integer_module import IntegerModule
+from ddf.exact.products import byte_kernel, byte_product, bytes_are_exact, integer_product
 from ddf.logits import PER_BIT
 from ddf.nets.convolution import add_taps
 
@@ -51,7 +54,7 @@ class _Bytes(NamedTuple):
     down: Tensor
 
 
-class ExactAffine(nn.Module):
+class ExactAffine(IntegerModule):
     """A linear map or a convolution, with a clipped ReLU, on binary fractions.
 
     In training, weights and results are rounded, and gradients are computed as if they were not rounded.
@@ -107,7 +110,7 @@ class ExactAffine(nn.Module):
 
     def integers(self) -> tuple[Tensor, Tensor]:
         """Return weights and biases as integers in their floating-point dtype, passing gradients."""
-        scale = _power_of_two(self.shift, self.weight.dtype)
+        scale = power_of_two(self.shift, self.weight.dtype)
         weight = _rounded(self.weight * scale.view(-1, *[1] * (self.weight.ndim - 1))).clamp(-self.limit, self.limit)
         return weight, _rounded(self.bias * scale * 2.0**self.input_bits)
 
@@ -129,6 +132,16 @@ class ExactAffine(nn.Module):
     def _down(self) -> Tensor:
         """Return the number of bits by which sums are shifted down, after adding half of the last remaining bit."""
         return self.shift + self.input_bits - (_LOGIT_BITS if self.reads_out else ACTIVATION_BITS)
+
+    def integer_tensors(self) -> dict[str, Tensor]:
+        assert self.fixed is not None
+        weight, bias = self.fixed
+        small = torch.int8 if self.limit <= _WEIGHT else torch.int16
+        return {"weight": weight.to(small), "bias": bias.to(torch.int32), "shift": self.shift.to(torch.int8)}
+
+    def set_integers(self, tensors: Mapping[str, Tensor]) -> None:
+        self.to_empty(device="cpu")
+        self.fix(*(tensors[name].double() for name in ("weight", "bias", "shift")))
 
     @torch.no_grad()
     def check(self) -> None:
@@ -158,7 +171,7 @@ class ExactAffine(nn.Module):
     def fix(self, weight: Tensor, bias: Tensor, shift: Tensor) -> None:
         """Fix the integers, and choose the floating-point formats that represent all their sums exactly."""
         self.shift.copy_(shift)
-        scale = _power_of_two(-self.shift, torch.float64)
+        scale = power_of_two(-self.shift, torch.float64)
         self.weight.copy_(weight * scale.view(-1, *[1] * (weight.ndim - 1)))
         self.bias.copy_(bias * scale * 2.0**-self.input_bits)
         self._bound = self.bound()
@@ -179,7 +192,7 @@ class ExactAffine(nn.Module):
         taps = weight.permute(2, 3, 0, 1).flatten(0, 2) if weight.ndim == 4 else weight
         down = self._down()
         sums = torch.promote_types(self._sums, weight.dtype)
-        scale = _power_of_two(-down, sums)
+        scale = power_of_two(-down, sums)
         # Wide weights are doubles, which TF32 and the like do not affect.
         self._integers = _Integers(taps.double() if self.limit > _WEIGHT else taps, bias * scale + 0.5, scale)
         self._bytes = None
@@ -197,9 +210,11 @@ class ExactAffine(nn.Module):
         return self.limit <= _WEIGHT and self.input_bits <= ACTIVATION_BITS and self._bound < 1 << 31
 
     def use_no_bytes(self) -> None:
-        """Use floating point instead of int8 products from now on."""
         self._may_use_bytes = False
         self._prepare()
+
+    def use_doubles(self) -> None:
+        self.double()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -219,12 +234,12 @@ class ExactAffine(nn.Module):
             probes[:, torch.randperm(weight.shape[1], generator=generator)[self.terms :]] = 0
         got = self(probes.to(self.weight.device) / 2**self.input_bits)
         if weight.ndim == 2:
-            sums = _integer_product(probes, weight) + bias
+            sums = integer_product(probes, weight) + bias
         else:
             reach = weight.shape[2] // 2
             taps = F.pad(probes, [reach] * 4).unfold(2, weight.shape[2], 1).unfold(3, weight.shape[3], 1)
             rows = taps.permute(0, 2, 3, 1, 4, 5).flatten(3)
-            sums = (_integer_product(rows, weight.flatten(1)) + bias).movedim(-1, 1)
+            sums = (integer_product(rows, weight.flatten(1)) + bias).movedim(-1, 1)
         shape = (-1, *[1] * len(spatial))
         down = self._down().cpu().to(torch.int64).view(shape)
         sums = sums << (-down).clamp(min=0)
@@ -286,7 +301,7 @@ class ExactAffine(nn.Module):
     def _settle(self, sums: Tensor, bias: Tensor) -> Tensor:
         """Convert sums of integers to activations or logits: add the bias, shift, round and clip, passing gradients."""
         shape = (1, -1, *[1] * (sums.ndim - 2)) if self.weight.ndim == 4 else (-1,)
-        unit = _power_of_two(-(self.shift + self.input_bits), sums.dtype)
+        unit = power_of_two(-(self.shift + self.input_bits), sums.dtype)
         result = (sums + bias.view(shape)) * unit.view(shape)
         if self.reads_out:
             return _rounded(result * PER_BIT) / PER_BIT
@@ -299,16 +314,6 @@ class ExactAffine(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, input_bits={self.input_bits}, reads_out={self.reads_out}"
-
-
-def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 2^exponent exactly; library functions may be off by one unit in the last place."""
-    return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64).to(dtype)
-
-
-def _integer_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply rows (…, in) by weights (out, in) in 64-bit integers; NumPy is much faster at this than PyTorch."""
-    return torch.from_numpy(rows.numpy() @ weight.T.numpy())
 
 
 def _rounded(x: Tensor) -> Tensor:

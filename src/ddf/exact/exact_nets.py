@@ -38,6 +38,9 @@ class ExactNet(Net):
         net: The original net.
     """
 
+    trainable = True
+    """Whether the net is to be fine-tuned."""
+
     stack: nn.Sequential
 
     def __init__(self, net: Net) -> None:
@@ -143,4 +146,4 @@ def exact_net(net: nn.Module, convert: Convert) -> ExactNet:
         return ExactMLP(net, convert)
     if type(net) is DenseNet:
         return ExactDenseNet(net, convert)
-    raise ModelError(f"{net} has no integer form: use a DenseNet, or an MLP with ReLU")
+    raise ModelError(f"{net} has no integer form: use a DenseNet, a UNet, or an MLP with ReLU")

@@ -3,12 +3,14 @@
 __all__ = ["FINE_TUNING", "export"]
 
 import copy
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ddf.data.dataset import Data, DataSet
@@ -17,14 +19,18 @@ from ddf.errors import ModelError
 from ddf.exact.integer_flow import IntegerFlow
 from ddf.exact.quantize import quantize_net
 from ddf.flow import Flow
-from ddf.layers import Conditional
+from ddf.layers import Conditional, OrderedSplit
 from ddf.layers.layer import in_layer
+from ddf.layers.net_layer import NetLayer
 from ddf.training import TrainingConfig, fit
 
 FINE_TUNING = TrainingConfig(learning_rate=3e-4, max_epochs=3, patience=3, cosine=True, warmup_steps=20)
 """The default fine-tuning of nets to rounded arithmetic."""
 
 _CALIBRATION = 64  # samples
+_TOGETHER = 8  # of these
+_ROUNDS = 4  # samples for each step of an ordered split
+_RESTORED = 8  # samples with which the result is tested
 
 
 def export(
@@ -39,7 +45,7 @@ def export(
     """Convert a trained flow to an integer flow, which compresses to the same bytes on every machine.
 
     The range of each activation is calibrated on some of the data. Then the nets are fine-tuned with rounded weights
-    and activations, each on the output of the integer layers before it.
+    and activations, each on the output of the integer layers before it. A `UNet` needs no fine-tuning.
 
     Arguments:
         flow: A trained flow. It is not modified.
@@ -56,19 +62,40 @@ def export(
         for i, layer in enumerate(exact.layer_list()):
             with in_layer(i):
                 trained = copy.deepcopy(layer)
-                if isinstance(layer, Conditional):
-                    given, _ = layer.split(x)
-                    layer.net = quantize_net(layer.net, given.split(8))
+                if isinstance(layer, Conditional | OrderedSplit):
+                    layer.net = quantize_net(layer.net, _given(layer, x))
                 x = trained.carry(x)
-    if config is not None:
+    layers = [layer for layer in exact.layer_list() if isinstance(layer, NetLayer)]
+    finished = [layer for layer in layers if not getattr(layer.net, "trainable", True)]
+    if isinstance(data, DataSet) and config is not None:
+        exact.classes = data.classes
+    if config is not None and not (layers and len(finished) == len(layers)):
         exact.thaw().train()
-        exact.classes = None if isinstance(data, DataSet) else exact.classes
+        for layer in finished:
+            layer.freeze()
         fit(exact, data, validation, config, run=run, device=device, progress=progress)
     integer = IntegerFlow(exact.cpu())
-    x = _some(data["train"] if isinstance(data, DataSet) else data)
+    x = _some(data["train"] if isinstance(data, DataSet) else data)[:_RESTORED]
     if not torch.equal(integer.decode(integer.encode(x)).cpu(), x.long().cpu()):
         raise ModelError("the flow does not restore its input: the `inverse` of a layer must undo its `forward`")
     return integer
+
+
+def _given(layer: Conditional | OrderedSplit, x: Tensor) -> Iterable[Any]:
+    """Return batches of typical inputs of the net of a layer that is given these symbols."""
+    return layer.split(x)[0].split(_TOGETHER) if isinstance(layer, Conditional) else _inputs(layer, x)
+
+
+def _inputs(split: OrderedSplit, x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield batches (x, known, step) with a few samples for each step."""
+    steps = split.steps(x)
+    numbers = F.pad(steps.present, [1, 0]) if split.given else steps.present  # step 0 occurs in `complete`
+    numbers = numbers.repeat(_ROUNDS if len(x) else 0)
+    samples = torch.arange(len(numbers), device=x.device) * len(x) // len(numbers)
+    samples = samples[torch.randperm(len(samples), generator=torch.Generator().manual_seed(0)).to(x.device)]
+    for first in range(0, len(numbers), _TOGETHER):
+        step, sample = numbers[first : first + _TOGETHER], samples[first : first + _TOGETHER]
+        yield x[sample], steps.of_pixel < step.view(-1, 1, 1), step
 
 
 def _some(data: Data) -> Tensor:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ddf.checkpoint import outline
 from ddf.classes import Classes, classes_from_plain
 from ddf.errors import DamagedFileError, InvalidCodeError, ModelError
-from ddf.exact.affine import ExactAffine
 from ddf.exact.exact_nets import ExactNet
+from ddf.exact.integer_module import IntegerModule
 from ddf.exact.quantize import outline_net
 from ddf.exact.range_coder import Decoder, Encoder
 from ddf.files import atomic_write
@@ -31,7 +31,6 @@ from ddf.plain import to_plain
 from ddf.shapes import Array, fits
 
 _BATCH_SYMBOLS, _BATCH_LOGITS = 1 << 18, 1 << 21  # symbols, and their logits, that are processed together
-_PARTS = ("weight", "bias", "shift")
 _MOST_CLASSES = 1 << 15  # symbols are signed integers of 16 bits
 
 
@@ -68,8 +67,8 @@ class IntegerFlow(Flow):
         self.classes: Classes = classes
         self.about = dict(flow.about)
         self._spec = _explicit(flow)
-        for affine in self._affines().values():
-            affine.check()
+        for module in self._integer_modules().values():
+            module.check()
         tensors = self._integers()
         sha = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
         for name in sorted(tensors):
@@ -119,9 +118,9 @@ class IntegerFlow(Flow):
             for key, array in arrays.items():
                 shapes["base.logits" if key == "base" else f"layers.{key}"] = array.shape
             flow = outline(spec, shapes, outline_net)
-            for key, affine in _affines(flow.layer_list()).items():
-                affine.to_empty(device="cpu")
-                affine.fix(*(torch.from_numpy(arrays[f"{key}.{part}"]).double() for part in _PARTS))
+            for key, module in _integer_modules(flow.layer_list()).items():
+                own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+                module.set_integers({name: torch.from_numpy(arrays[f"{key}.{name}"]) for name, _ in own})
             for key, buffer in _tables(flow.layer_list()).items():
                 buffer.copy_(torch.from_numpy(arrays[key]))
             if arrays["base"].dtype != np.int32:
@@ -147,32 +146,31 @@ class IntegerFlow(Flow):
     def _integers(self) -> dict[str, Array]:
         tensors = {"base": self.base.logits.detach().cpu()}
         tensors |= {name: buffer.cpu() for name, buffer in _tables(self.layer_list()).items()}
-        for name, affine in self._affines().items():
-            assert affine.fixed is not None
-            weight, bias = affine.fixed
-            small = torch.int8 if affine.limit < 128 else torch.int16
-            tensors |= {f"{name}.weight": weight.to(small).cpu(), f"{name}.bias": bias.to(torch.int32).cpu()}
-            tensors[f"{name}.shift"] = affine.shift.to(torch.int8).cpu()
+        for key, module in self._integer_modules().items():
+            tensors |= {f"{key}.{name}": tensor.cpu() for name, tensor in module.integer_tensors().items()}
         return {name: tensor.numpy() for name, tensor in tensors.items()}
 
-    def _affines(self) -> dict[str, ExactAffine]:
-        return _affines(self.layer_list())
+    def _integer_modules(self) -> dict[str, IntegerModule]:
+        return _integer_modules(self.layer_list())
 
     # ---- Devices -----------------------------------------------------------------------------------------------------
 
     def to(self, device: torch.device | str) -> "IntegerFlow":  # type: ignore[override]
         """Move the flow to a device and test its arithmetic there; if it is inexact, use a slower one."""
         super().to(device)
-        slower: list[tuple[str, Callable[[ExactAffine], Any]]] = [
-            ("multiply bytes exactly: using floating point instead", ExactAffine.use_no_bytes),
-            ("add integers exactly in single precision: using double precision instead", ExactAffine.double),
+        slower: list[tuple[str, Callable[[IntegerModule], None]]] = [
+            ("multiply bytes exactly: using floating point instead", lambda module: module.use_no_bytes()),
+            (
+                "add integers exactly in single precision: using double precision instead",
+                lambda module: module.use_doubles(),
+            ),
         ]
         for why, change in slower:
             if self.is_exact():
                 return self
             warnings.warn(f"{device} does not {why}", stacklevel=2)
-            for affine in self._affines().values():
-                change(affine)
+            for module in self._integer_modules().values():
+                change(module)
         if not self.is_exact():
             warnings.warn(f"{device} does not add integers exactly and is not used", stacklevel=2)
             super().to("cpu")
@@ -180,8 +178,8 @@ class IntegerFlow(Flow):
 
     @torch.no_grad()
     def is_exact(self) -> bool:
-        """Return whether every layer of every net agrees with 64-bit integers on a few probes."""
-        return all(affine.is_exact() for affine in self._affines().values())
+        """Return whether every part of every net agrees with 64-bit integers on a few probes."""
+        return all(module.is_exact() for module in self._integer_modules().values())
 
     # ---- The codec ---------------------------------------------------------------------------------------------------
 
@@ -208,8 +206,7 @@ class IntegerFlow(Flow):
             x = torch.from_numpy(symbols[part]).to(self.device, torch.int16)
             self.to_latents(x, lambda found, logits, emitted=emitted: emitted.append((found, logits)))  # type: ignore[misc]
             for found, logits in reversed(emitted):  # in the order of decoding
-                for sample, rows in zip(found.flatten(1).cpu().numpy(), _rows(logits), strict=True):
-                    encoder.put(sample, rows)
+                encoder.put(found.flatten().cpu().numpy(), _rows(logits))
         return encoder.finish()
 
     @torch.no_grad()
@@ -231,8 +228,8 @@ class IntegerFlow(Flow):
         latent_shape = self.latent_shape(sample)
 
         def draw(logits: Tensor) -> Tensor:
-            symbols = np.stack([decoder.take(rows) for rows in _rows(logits)])
-            return torch.from_numpy(symbols).to(self.device, torch.int16).view(logits.shape[:1] + logits.shape[2:])
+            symbols = torch.from_numpy(decoder.take(_rows(logits)))
+            return symbols.to(self.device, torch.int16).view(logits.shape[:1] + logits.shape[2:])
 
         out = np.empty((prod(shape) // prod(sample), *sample), dtype)
         for part in self._slices(len(out), sample):
@@ -263,10 +260,8 @@ class IntegerFlow(Flow):
 
 
 def _rows(logits: Tensor) -> Array:
-    """Return the frequencies of integer logits: (batch, symbols, K)."""
-    classes = logits.shape[1]
-    rows = frequencies(logits.movedim(1, -1).reshape(-1, classes))
-    return rows.view(len(logits), -1, classes).cpu().numpy()
+    """Return the frequencies of integer logits, sample by sample: (batch · symbols, K)."""
+    return frequencies(logits.movedim(1, -1).reshape(-1, logits.shape[1])).cpu().numpy()
 
 
 def _check_layers(layers: Sequence[Layer]) -> None:
@@ -308,10 +303,10 @@ def _tables(layers: Sequence[Layer]) -> dict[str, Tensor]:
     }
 
 
-def _affines(layers: Sequence[Layer]) -> dict[str, ExactAffine]:
+def _integer_modules(layers: Sequence[Layer]) -> dict[str, IntegerModule]:
     return {
         f"{i}.{name}": module
         for i, layer in enumerate(layers)
         for name, module in layer.named_modules()
-        if isinstance(module, ExactAffine)
+        if isinstance(module, IntegerModule)
     }

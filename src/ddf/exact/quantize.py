@@ -11,18 +11,24 @@ from torch import Tensor, nn
 
 from ddf.exact.affine import ONE, ExactAffine
 from ddf.exact.exact_nets import BITS_PER_NAT, Affine, ExactNet, exact_net
-from ddf.nets import DenseNet
+from ddf.exact.exact_unet import ExactUNet, exact_unet
+from ddf.nets import DenseNet, UNet
+from ddf.nets.stable import evaluation_mode
 
 _PEAK = 0.9  # the value to which the largest activation in calibration is scaled
 
 
-def quantize_net(net: nn.Module, given: Iterable[Tensor]) -> ExactNet:
-    """Return the exact form of a copy of a net, to be fine-tuned.
+def quantize_net(net: nn.Module, given: Iterable[Any]) -> ExactNet | ExactUNet:
+    """Return the exact form of a copy of a net, to be fine-tuned if it is `trainable`.
 
     Arguments:
         net: A trained net.
-        given: Batches of typical symbols, with which the range of its activations is measured.
+        given: Batches of typical symbols, with which the range of its activations is measured; for a `UNet`, of typical
+            inputs (x, known, step).
     """
+    if type(net) is UNet:
+        with evaluation_mode(net):
+            return exact_unet(net, given)
     layers = [module for module in net.modules() if isinstance(module, Affine)]
     peaks = [peak.cpu() / _PEAK for peak in _peaks(net, layers[:-1], given)]
     # The real value of an input or output, divided by its value in the exact net.
@@ -43,8 +49,10 @@ def quantize_net(net: nn.Module, given: Iterable[Tensor]) -> ExactNet:
     return exact_net(copy.deepcopy(net), convert).to(next(net.parameters()).device)
 
 
-def outline_net(net: nn.Module) -> ExactNet:
+def outline_net(net: nn.Module) -> ExactNet | ExactUNet:
     """Return the exact form of a net on PyTorch's meta device, with integers that are set later."""
+    if type(net) is UNet:
+        return ExactUNet(net)
 
     def convert(layer: Affine, *arguments: Any) -> ExactAffine:
         assert layer.bias is not None

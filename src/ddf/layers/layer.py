@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ddf.errors import InvalidCodeError
 from ddf.plain import Spec
 from ddf.shapes import Shape
 
@@ -185,6 +186,8 @@ def in_layer(index: int) -> Iterator[None]:
     """Name the layer in the message of an error."""
     try:
         yield
+    except InvalidCodeError:  # which is not the fault of the layer
+        raise
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"layer {index}: {error}") from error

@@ -22,6 +22,8 @@ SHARPNESS = 16.0
 EPSILON = 1e-5
 """Added to mean squares before roots are taken."""
 
+_MOST_UNIT = 256  # the largest unit to which the sizes of maps are padded
+
 
 class UNet(nn.Module):
     """A residual U-net that predicts all pixels of a map from some of them, for the steps of an `OrderedSplit`.
@@ -67,6 +69,8 @@ class UNet(nn.Module):
             raise ValueError(f"UNet: planes={planes} and blocks={blocks} must have a positive number for each level")
         if any(width < HEAD or width % HEAD for width in planes):
             raise ValueError(f"UNet: planes={planes} must be multiples of {HEAD}")
+        if patch << (len(planes) - 1) > _MOST_UNIT:
+            raise ValueError(f"UNet: patch={patch} and {len(planes)} levels need maps of more than {_MOST_UNIT} pixels")
         if not 0 <= dropout < 1:
             raise ValueError(f"UNet: dropout={dropout} must be at least 0 and less than 1")
         self.num_classes, self.channels, self.steps = num_classes, channels, steps
