@@ -13,8 +13,8 @@ import ddf
 from ddf import TrainingConfig, spec
 from ddf.errors import DamagedFileError, InvalidCodeError, ModelError
 from ddf.exact import IntegerFlow, exact_attention, export, wide_affine
-from ddf.exact.floats import floats_are_exact, hardswish6, normalized
 from ddf.exact.exact_unet import ExactBlock, ExactUNet, exact_unet
+from ddf.exact.floats import floats_are_exact, hardswish6, normalized
 from ddf.exact.integer_module import IntegerModule
 from ddf.exact.products import bytes_are_exact
 from ddf.exact.quantize import quantize_net

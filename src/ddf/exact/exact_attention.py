@@ -7,8 +7,8 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor
 
-from ddf.exact.floats import nearest, normalized
 from ddf.exact.exact_nets import BITS_PER_NAT
+from ddf.exact.floats import nearest, normalized
 from ddf.exact.integer_module import IntegerModule
 from ddf.exact.wide_affine import WideAffine
 from ddf.nets.unet import HEAD, SHARPNESS, Attention

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddf.exact.floats import floats_are_exact, hardswish6, nearest, normalized
 from ddf.exact.exact_attention import ExactAttention
 from ddf.exact.exact_nets import BITS_PER_NAT
+from ddf.exact.floats import floats_are_exact, hardswish6, nearest, normalized
 from ddf.exact.integer_module import IntegerModule
 from ddf.exact.wide_affine import WideAffine, bits_for, from_fixed_point, to_fixed_point
 from ddf.logits import PER_BIT
