@@ -1,9 +1,9 @@
 """Score causal flows on the data sets of `ddf reproduce`: `python benchmarks/causal_scores.py docs/results/runs --mnist
 FOLDER --cityscapes FILE --cityscapes-128x256 FILE`.
 
-Trains the label-map codec (preset `best`) on each training set that is given, and writes causal.json to the folder of
-the runs, from which the report takes its scores: bits per dimension and, as a check, the bytes of the compressed test
-set. Training runs on the CPU.
+Trains the label-map codec (preset `best`) on each data set that is given, and writes its scores to causal.json in the
+folder of the runs, where the report finds them: bits per dimension according to the model, and according to the bytes
+of the compressed test set. Training runs on the CPU.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Draw completed label maps: `python benchmarks/draw_completion.py docs/images/completion.png --run runs/completion`.
 
-An ordered flow learns synthetic street scenes, with random known pixels, and completes held-out ones of which a part is
-hidden. Training takes seconds on a GPU and about an hour on a CPU; a finished run is only drawn.
+An ordered flow learns synthetic street scenes, with random known pixels, and completes held-out scenes of which a part
+is hidden. Training takes seconds on a GPU and about an hour on a CPU. For a finished run, it only draws the picture.
 """
 
 import argparse

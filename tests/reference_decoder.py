@@ -1,7 +1,7 @@
 """A second decoder of ddf archives, from docs/format.md, in plain NumPy: without torch, numba, constriction or ddf.
 
 It is slow and written to be read. `decode(archive, model)` returns the arrays of an archive and their names.
-Label maps are decoded in `reference_labelmaps`.
+Label maps are decoded in `reference_labelmaps`; ordered splits use `reference_unet`.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.reference_labelmaps import LabelMaps
+from tests.reference_unet import UNet, steps
 
 Array = np.ndarray[Any, Any]
 Block = tuple[bytes, int, list[str], list[int]]
@@ -300,8 +301,14 @@ class IntegerFlow:
     def inverse(self, coder: RangeDecoder, shape: tuple[int, ...]) -> Array:
         left = shape[1:]  # the shape of a sample that reaches the base
         coded: dict[int, int] = {}  # the channels that each split prior codes
+        sizes: dict[int, tuple[int, ...]] = {}  # the height and width of the maps of each ordered split
         for number, layer in enumerate(self.layers):
-            if layer["kind"] == "Squeeze":
+            if layer["kind"] == "OrderedSplit":
+                sizes[number] = left[1:]
+                stride = layer["order"]["stride"]
+                assert None not in self.shape or not any(side % stride for side in left[1:])
+                left = (left[0], *(-(-side // stride) for side in left[1:]))
+            elif layer["kind"] == "Squeeze":
                 left = (4 * left[0], left[1] // 2, left[2] // 2)
             elif layer["kind"] in ("SplitPrior", "DenoisingSplit"):
                 index = layer["partition"]["index"] or left[0] // 2
@@ -329,6 +336,8 @@ class IntegerFlow:
                 ranks = np.array([[coder.symbol(row) for row in part] for part in rows])
                 ranks = ranks.reshape(len(z), coded[number], *z.shape[2:])
                 z = np.concatenate([z, unrank(ranks, logits, self.k)], axis=1)
+            elif layer["kind"] == "OrderedSplit":
+                z = self.ordered(number, coder, z, sizes[number])
             else:
                 assert layer["kind"] == "DenoisingCoupling"
                 index = layer["partition"]["index"] or z.shape[1] // 2
@@ -337,8 +346,26 @@ class IntegerFlow:
                 z = np.concatenate([given, unrank(ranks, logits, layer["top"])], axis=1)
         return z
 
+    def ordered(self, number: int, coder: RangeDecoder, z: Array, size: tuple[int, ...]) -> Array:
+        """Decode the pixels of an ordered split, given those of step 0."""
+        layer = self.layers[number]
+        net = UNet(self.tensors, f"{number}.net", layer["net"], self.k)
+        positions = layer["net"]["positions"] and None not in self.shape
+        of_pixel = steps(layer["order"], *size)
+        x = np.zeros((*z.shape[:2], *size), dtype=np.int64)
+        x[:, :, of_pixel == 0] = z.reshape(*z.shape[:2], -1)
+        for step in range(1, of_pixel.max() + 1):
+            here = of_pixel == step  # selects pixels in the order (row, column)
+            if not here.any():
+                continue
+            logits = net.logits(x, of_pixel < step, step, positions)[:, :, here]
+            rows = frequencies(self.rank_logits(number, logits) if layer["ranks"] else logits)
+            drawn = np.array([coder.symbol(row) for row in rows.reshape(-1, self.k)]).reshape(logits.shape[:-1])
+            x[:, :, here] = unrank(drawn, logits, self.k) if layer["ranks"] else drawn
+        return x
+
     def rank_logits(self, number: int, logits: Array) -> Array:
-        """Return the logits of the ranks of a denoising split."""
+        """Return the logits of the ranks of a denoising split or an ordered split."""
         table = self.tensors[f"{number}.table"].astype(np.int64)
         ordered = -np.sort(-logits, axis=-1)
         margins = (ordered[..., :-1] - ordered[..., 1:])[..., : table.ndim - 1]

@@ -251,14 +251,14 @@ def test_shapes_other_than_maps_are_rejected() -> None:
 # ---- Training
 
 
-def test_the_loss_of_all_steps_is_the_exact_score() -> None:
-    """A batch of as many copies as there are steps contains each step once."""
-    flow = randomize(SPEC.build())
-    layer, x = layer_of(flow), maps(1)
-    copies = x.expand(ORDER.count - 1, -1, -1, -1)
-    loss = layer.loss(layer.net, copies, torch.tensor(1.0))
+def test_the_loss_is_an_unbiased_estimate_of_the_score() -> None:
+    """A large batch of copies contains each step as often as it should be drawn."""
+    flow = randomize(replace(SPEC, shape=(1, 5, 12)).build())  # whose steps have different numbers of pixels
+    layer, x = layer_of(flow), maps(1)[:, :, :5]
+    assert len(set(layer.steps(x).shares.tolist())) > 1
+    loss = layer.loss(layer.net, x.expand(4000, -1, -1, -1), torch.tensor(1.0))
     exact = bits_of(flow, x.numpy()).by_layer[0]
-    assert loss.bits.item() == pytest.approx(exact[2] / exact[1], rel=1e-4)
+    assert loss.bits.item() == pytest.approx(exact[2] / exact[1], rel=5e-3)
     assert loss.objective.item() == loss.bits.item()  # without auxiliary loss at the end
 
 
@@ -291,7 +291,7 @@ def test_fit_learns_maps(ranks: bool) -> None:
     flow = replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, ranks=ranks),)).build(seed=0)
     config = replace(CONFIG, optimizer="muon", weight_decay=0.01, validate_every=6)
     fitted = fit(flow, maps(160), maps(32, seed=1), config, device="cpu", progress=False)
-    assert fitted.validation_bits < 0.2  # log2(3) / 96 = 0.017 at best, because the base codes 6 pixels
+    assert fitted.validation_bits < 0.2  # at best 0.099: the base codes 6 of 96 pixels independently
     assert layer_of(flow).frozen
 
 
@@ -320,7 +320,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeyp
 
 
 def test_patience_counts_from_validations() -> None:
-    """An epoch without validation does not end the training, however impatient it is."""
+    """An epoch without validation does not end the training, however small the patience."""
     flow = SPEC.build(seed=0)
     config = replace(CONFIG, max_epochs=4, patience=1, validate_every=3)
     fitted = fit(flow, maps(32), maps(8), config, device="cpu", progress=False)

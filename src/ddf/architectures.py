@@ -186,11 +186,11 @@ def ordered(
 
     Arguments:
         num_classes: The number of classes K.
-        shape: (channels, height, width), with None for any size.
+        shape: (channels, height, width), with None for any multiple of the order's stride.
         net: The net to use instead of the default `UNet`; its number of steps is set to that of the order.
         order: The order to use instead of `LatticeOrder()`.
         ranks: Whether ranks are coded instead of symbols; see `OrderedSplit`.
-        given: The share of samples in training in which random other pixels are known, so that the flow can complete
+        given: The share of training samples in which additional random pixels are known, so that the flow can complete
             maps; see `OrderedSplit`.
 
     Examples:

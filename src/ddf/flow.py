@@ -31,7 +31,7 @@ _MOST_SYMBOLS = 1 << 40
 
 @dataclass(frozen=True, eq=False)
 class Latents:
-    """The output of `Flow.encode`: the symbols that each split prior factored out, and last those of the base.
+    """The output of `Flow.encode`: the symbols that layers factored out, and last those of the base.
 
     Arguments:
         parts: Symbols (batch, channels, *spatial) each, in the order of the forward walk.
@@ -269,7 +269,7 @@ class Flow(nn.Module):
         account wherever they are.
 
         Arguments:
-            x: Symbols (samples, *shape). Those of unknown pixels are ignored, but must be classes.
+            x: Symbols (samples, *shape). Those of unknown pixels are ignored, but must be in 0 … K − 1.
             known: Which pixels are known: (height, width) for all samples, or (samples, height, width).
             generator: Random number generator, on the device of the flow; PyTorch's default one if None.
             batch_size: Number of samples to process at a time.

@@ -76,12 +76,15 @@ def add(commands: Commands) -> None:
         help="the folder with gtFine, or a prepared npz file (no default: required for Cityscapes rows)",
     )
     parser.add_argument(
-        "--static-mnist", metavar="FOLDER", help="the folder of static binary MNIST (default: download it)"
+        "--static-mnist",
+        metavar="FOLDER",
+        help="the folder of the amat files of static binary MNIST (default: download them)",
     )
     parser.add_argument(
         "--cityscapes-128x256",
         metavar="PATH",
-        help="a prepared npz file of larger maps (default: the folder of --cityscapes)",
+        help="a prepared npz file of 128 × 256 maps, for the row cityscapes-128x256-ordered, which `ordered` does not "
+        "include (default: the folder of --cityscapes)",
     )
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder for the runs (default: runs)"

@@ -69,8 +69,8 @@ def cityscapes(
     Arguments:
         source: The folder that contains `gtFine`, or an npz file with arrays `train`, `val` and `test` of label ids.
         size: Height and width, by nearest-neighbor resampling. The maps of an npz file must already have this size.
-        augment: Changes training maps at random: `mirror`, `mirror_and_shift`, or another function for `Resampled`;
-            None to keep them as they are. Validation and test maps are never changed.
+        augment: The augmentation of training maps: `mirror`, `mirror_and_shift`, or another function that `Resampled`
+            takes; None for no augmentation. Validation and test maps are never augmented.
     """
     if source is None or not Path(source).exists():
         missing = "pass the location of the data" if source is None else f"{source} does not exist"

@@ -17,7 +17,7 @@ _UNIT = 2.0**16
 """Queries and keys, which are at most 8, are multiples of 1/2^16. Sums of 64 of their products are below 2^45."""
 
 _TOP = 23  # the largest weight is 2^23
-_PER_BIT = 1024  # weights are 2^(−i / 1024)
+_PER_BIT = 1024  # weights are 2^(23 − i / 1024), rounded
 _PER_SCORE = SHARPNESS / HEAD * BITS_PER_NAT * _PER_BIT / (_UNIT * _UNIT)
 _KEYS = 1 << 14
 """Keys whose values are summed exactly: 2^14 weights of up to 2^23 times values below 2^15 add up to less than 2^53."""
@@ -27,7 +27,7 @@ _PAIRS = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
 class ExactAttention(IntegerModule):
-    """An `Attention` block.
+    """The exact form of an `Attention` block.
 
     Arguments:
         attention: The original block.
@@ -43,7 +43,7 @@ class ExactAttention(IntegerModule):
         """Apply the block to (batch, height, width, planes)."""
         parts = self.mix(normalized(x)).flatten(1, 2).unflatten(-1, (3, self.heads, HEAD)).permute(2, 0, 3, 1, 4)
         query, key = (nearest(normalized(part), _UNIT) for part in parts[:2])
-        value = self.out.rounded(parts[2])  # its mean is not larger
+        value = self.out.rounded(parts[2])  # in the units of `out`, whose inputs are means of values
         mixed = _attend(query.double(), key.double(), value.double()).float().mul_(self.out.unit)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2).unflatten(1, x.shape[1:3])).add_(x)
         return out

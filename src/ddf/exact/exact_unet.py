@@ -1,4 +1,4 @@
-"""The exact form of the U-net, with 16-bit integers instead of fine-tuning."""
+"""The exact form of the U-net, in 16-bit integers, which needs no fine-tuning."""
 
 __all__ = ["ExactUNet", "exact_unet"]
 
@@ -28,11 +28,12 @@ _PIXELS = {"cpu": 1 << 10, "cuda": 1 << 16}
 class ExactUNet(IntegerModule):
     """A `UNet` whose logits are the same on every machine: integers in units of 1/256 bit.
 
-    Numbers are rounded to 16 bits where they are multiplied by weights, so that all sums are exact. In between, they
-    are in single precision. The result is so close to that of the original net that no fine-tuning is needed.
+    Weights and the numbers they are multiplied by are rounded to 16 bits, so that sums of their products are exact.
+    Everything else is in floating point, mostly in single precision (see `floats`). The result is so close to that of
+    the original net that no fine-tuning is needed.
 
     Arguments:
-        net: The original net, which determines the shapes; see `exact_unet`.
+        net: The original net, of which only the shapes are used; `exact_unet` converts its weights.
     """
 
     exact = True
@@ -71,7 +72,7 @@ class ExactUNet(IntegerModule):
         return logits.unflatten(1, (self.num_classes, self.channels))
 
     def is_exact(self) -> bool:
-        """Return whether this device computes as it should, except for the parts, which have their own tests."""
+        """Return whether floating-point operations are exact on this device; the parts have their own tests."""
         return floats_are_exact(self.enter.weight.device)
 
     def __repr__(self) -> str:
@@ -82,7 +83,7 @@ class ExactUNet(IntegerModule):
 
 
 class ExactBlock(IntegerModule):
-    """A residual block; the embeddings of the steps are in a table.
+    """A residual block, with a table of what it adds for each step.
 
     Arguments:
         block: The original block.
@@ -164,7 +165,7 @@ def exact_unet(net: UNet, given: Iterable[Any]) -> ExactUNet:
 
 
 def _peaks(net: UNet, given: Iterable[Any]) -> dict[str, float]:
-    """Return the largest absolute input of each linear map, by its name."""
+    """Return the largest absolute input of each affine map, by its name."""
     peaks: dict[str, Tensor] = {}
 
     def watch(name: str, values: Tensor) -> None:

@@ -28,9 +28,9 @@ FINE_TUNING = TrainingConfig(learning_rate=3e-4, max_epochs=3, patience=3, cosin
 """The default fine-tuning of nets to rounded arithmetic."""
 
 _CALIBRATION = 64  # samples
-_TOGETHER = 8  # of these
-_ROUNDS = 4  # samples for each step of an ordered split
-_RESTORED = 8  # samples with which the result is tested
+_TOGETHER = 8  # inputs of a net in each batch
+_ROUNDS = 4  # inputs for each step of an ordered split
+_RESTORED = 8  # samples that the result must restore
 
 
 def export(
@@ -45,7 +45,8 @@ def export(
     """Convert a trained flow to an integer flow, which compresses to the same bytes on every machine.
 
     The range of each activation is calibrated on some of the data. Then the nets are fine-tuned with rounded weights
-    and activations, each on the output of the integer layers before it. A `UNet` needs no fine-tuning.
+    and activations, each on the output of the integer layers before it. A `UNet` is accurate enough as it is
+    and is never fine-tuned.
 
     Arguments:
         flow: A trained flow. It is not modified.
@@ -82,7 +83,7 @@ def export(
 
 
 def _given(layer: Conditional | OrderedSplit, x: Tensor) -> Iterable[Any]:
-    """Return batches of typical inputs of the net of a layer that is given these symbols."""
+    """Return batches of typical inputs for the net of a layer, given symbols that reach the layer."""
     return layer.split(x)[0].split(_TOGETHER) if isinstance(layer, Conditional) else _inputs(layer, x)
 
 

@@ -172,13 +172,13 @@ class IntegerFlow(Flow):
             for module in self._integer_modules().values():
                 change(module)
         if not self.is_exact():
-            warnings.warn(f"{device} does not add integers exactly and is not used", stacklevel=2)
+            warnings.warn(f"{device} does not compute exactly and is not used", stacklevel=2)
             super().to("cpu")
         return self
 
     @torch.no_grad()
     def is_exact(self) -> bool:
-        """Return whether every part of every net agrees with 64-bit integers on a few probes."""
+        """Return whether the arithmetic of every part of every net passes a few tests on the flow's device."""
         return all(module.is_exact() for module in self._integer_modules().values())
 
     # ---- The codec ---------------------------------------------------------------------------------------------------

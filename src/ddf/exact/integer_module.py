@@ -1,4 +1,4 @@
-"""What an integer flow needs of the parts of its nets."""
+"""The base class of the parts of exact nets that hold integers."""
 
 __all__ = ["IntegerModule"]
 
@@ -26,7 +26,7 @@ class IntegerModule(nn.Module):
         """Raise a `ModelError` for integers that are out of range."""
 
     def is_exact(self) -> bool:
-        """Return whether the arithmetic of this device passes a few tests."""
+        """Return whether the arithmetic of the module's device passes a few tests."""
         return True
 
     def use_no_bytes(self) -> None:

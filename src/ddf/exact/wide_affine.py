@@ -1,8 +1,8 @@
 """Affine maps of 16-bit integers, accurate enough to need no fine-tuning.
 
-Inputs and weights are rounded to multiples of powers of two: at most ±32639 of them, which two signed bytes represent.
-Sums of their products are exact, either in double precision or in int8 products of the bytes. Everything around them is
-in single precision (see `floats`).
+Inputs and weights are rounded to integers times powers of two. The integers are at most ±32639, which two signed bytes
+can represent. Sums of their products are exact, either in double precision or with int8 products of the bytes.
+Everything around them is in single precision (see `floats`).
 """
 
 __all__ = ["WideAffine", "bits_for", "from_fixed_point", "to_fixed_point"]
@@ -20,10 +20,10 @@ from ddf.exact.floats import nearest, power_of_two
 from ddf.exact.integer_module import IntegerModule
 from ddf.exact.products import byte_kernel, byte_product, bytes_are_exact, integer_product
 
-_LARGEST = 127 * 256 + 127  # of the integers that two bytes represent: −128 … 127, and as many times 256
+_LARGEST = 127 * 256 + 127  # of the integers 256 a + b, where a and b are signed bytes
 _HEADROOM = 2  # inputs may exceed those of the calibration by this factor
-_LEAST_BITS, _MOST_BITS = -16, 24  # of the fractions of inputs
-_MOST_SHIFT = 30  # bits of the fractions of weights
+_LEAST_BITS, _MOST_BITS = -16, 24  # fraction bits of inputs
+_MOST_SHIFT = 30  # fraction bits of weights
 _FIXED_POINT = 2.0**16
 _PIXELS = {"cpu": 1 << 9, "cuda": 1 << 16}
 """Pixels that are processed together: what fits a CPU's cache, and enough to occupy a GPU."""
@@ -70,7 +70,7 @@ class WideAffine(IntegerModule):
         Arguments:
             weight: The weights.
             bias: The bias, if there is one.
-            input_bits: The number of bits of the fractions of inputs; see `bits_for`.
+            input_bits: The number of fraction bits of inputs; see `bits_for`.
         """
         weight = weight.detach().cpu().double()
         largest = weight.abs().flatten(1).amax(dim=1)
@@ -205,7 +205,7 @@ class WideAffine(IntegerModule):
 
 
 def bits_for(peak: float) -> int:
-    """Return how many bits the fractions of numbers can have, given the largest of them in calibration."""
+    """Return the number of fraction bits of inputs, given the largest absolute value in calibration."""
     if not peak <= _LARGEST / _HEADROOM * 2.0**-_LEAST_BITS:
         raise ModelError(f"activations of up to {peak:.4g} are too large for an exact net")
     return min(floor(log2(_LARGEST / (_HEADROOM * max(peak, 2.0**-30)))), _MOST_BITS)
@@ -227,7 +227,7 @@ def from_fixed_point(x: Tensor) -> Tensor:
 
 
 def patches(x: Tensor, size: int) -> Tensor:
-    """Return the neighborhood of each pixel inside of a margin: (batch, height, width, size · size · channels)."""
+    """Return the neighborhood of each pixel not in the margin: (batch, height, width, size · size · channels)."""
     if x.dtype == torch.int8 and x.shape[-1] % 8 == 0:
         return patches(x.view(torch.int64), size).view(torch.int8)  # copies eight bytes at a time
     height, width = (side - size + 1 for side in x.shape[1:3])
@@ -236,13 +236,13 @@ def patches(x: Tensor, size: int) -> Tensor:
 
 
 def _fits_bytes(terms: int) -> bool:
-    """Whether sums of this many products of two bytes, twice, fit into 32 bits."""
+    """Return whether two sums of this many products of bytes add up to less than 2^31."""
     return terms << 15 < 1 << 31
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """Split integers into two bytes each, int8: the multiples of 256, and the rest."""
-    # In the two's complement of x + 128, the first byte is that of the rest, but for its highest bit.
+    """Split integers 256 a + b into bytes a and b, int8."""
+    # In memory, the first byte of x + 128 is b with its highest bit flipped, and the second byte is a.
     pairs = (x.to(torch.int16) + 128).bitwise_xor_(128).contiguous().view(torch.int8).unflatten(-1, (-1, 2))
     return torch.stack([pairs[..., 1], pairs[..., 0]])
 

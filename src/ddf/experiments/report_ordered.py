@@ -50,7 +50,7 @@ def read_causal(folder: Path) -> dict[str, Causal]:
 
 
 def ordered_section(found: Results, times: Times | None, causal: Mapping[str, Causal], folder: Path) -> str:
-    """List the scores of ordered flows next to those of other models, and draw all of them against training time."""
+    """List the scores of ordered flows next to others, and plot the scores of all models against training time."""
     rows = [name for name in ORDERED if found.of(name, "of")]
     if not rows:
         return ""
@@ -79,8 +79,8 @@ def ordered_section(found: Results, times: Times | None, causal: Mapping[str, Ca
     comparisons(panels, folder / "likelihoods.png")
     picture = [
         "",
-        "Test scores of all flows against their training time; the area of a circle is proportional to the number of "
-        "parameters. The causal flow is the label-map codec, trained on a CPU. Dashed lines are published scores.",
+        "Test scores of flows against their training time; the area of a circle is proportional to the number of "
+        "parameters. The causal flow is the label-map codec, trained on a CPU. Gray lines mark published scores.",
         "",
         "![test scores against training time](likelihoods.png)",
     ]

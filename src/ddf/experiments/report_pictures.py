@@ -30,7 +30,7 @@ def pictures(found: Results, row: str, folder: Path, data: Mapping[str, DataSet]
         The section of the report; "" if there are no samples.
     """
     shown = {}
-    for model in ("df", "ddf", "sp" if found.of(row, "sp") else "ds", "of"):  # those before the last have the same nets
+    for model in ("df", "ddf", "sp" if found.of(row, "sp") else "ds", "of"):  # sp and ds have the same nets
         run = _median(found, row, model)
         if run is not None:
             shown[model] = run

@@ -52,7 +52,7 @@ class Result:
         parameters: The number of parameters.
         train_seconds: The training time in seconds.
         parts: The validation score and the training time of each net.
-        curves: For each net, the bits of every validation.
+        curves: For each net, the score of each validation.
         machine: The software versions and the hardware.
         settings: The training configuration.
         spec: The flow's spec.
@@ -121,7 +121,7 @@ def load_data(
         sources: Where data sets are, by name: the folders of MNIST (None: download them), and the folders or files of
             Cityscapes.
         seed: The seed for generated training data. Test sets are the same for all seeds.
-        augment: How maps of Cityscapes are changed in training: `"mirror"`, `"mirror and shift"` or `""`.
+        augment: The augmentation of Cityscapes training maps: `"mirror"`, `"mirror and shift"` or `""`.
     """
     if name == "eight-gaussians":
         return EightGaussians.data_set(seed=seed)
@@ -248,7 +248,7 @@ def is_finished(experiment: Experiment, seed: int, folder: Path) -> bool:
 
 def follows(result: Result, experiment: Experiment) -> bool:
     """Return whether a run used the current settings of its preset."""
-    settings = {**TrainingConfig().to_plain(), **result.settings}  # settings that were added later had their defaults
+    settings = {**TrainingConfig().to_plain(), **result.settings}  # settings added since then had their defaults
     same = settings == replace(experiment.config, seed=result.seed).to_plain()
     return same and result.spec == json.loads(experiment.spec.to_json())
 

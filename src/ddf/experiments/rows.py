@@ -1,4 +1,4 @@
-"""The experiments: the rows of the paper's Table 1 and its ablations, as plain data."""
+"""The experiments as plain data: the rows of the paper's Table 1, their ablations, and ordered flows."""
 
 __all__ = [
     "COUPLINGS",
@@ -47,7 +47,7 @@ class Row:
         data: The data set; see `load_data`.
         paper: The published mean and standard deviation, by model.
         departures: The differences from the paper, by model.
-        augment: How maps are changed in training: `"mirror"`, `"mirror and shift"` or `""`.
+        augment: The augmentation of Cityscapes training maps: `"mirror"`, `"mirror and shift"` or `""`.
     """
 
     name: str
@@ -339,11 +339,11 @@ def _ordered() -> list[Experiment]:
     specs = {
         "mnist": (architectures.ordered(2, digits, nets[0.1]), mnist, "26 binarizations"),
         "static-mnist": (architectures.ordered(2, digits, nets[0.2]), mnist, "no augmentation"),
-        "cityscapes": (architectures.ordered(8, maps, nets[0.2]), city, "maps mirrored and shifted"),
+        "cityscapes": (architectures.ordered(8, maps, nets[0.2]), city, "mirrored and shifted maps"),
         "cityscapes-128x256": (
             architectures.ordered(8, (1, 128, 256), large, LatticeOrder(128)),
             fine,
-            "maps mirrored and shifted",
+            "mirrored and shifted maps",
         ),
     }
     titles = ("binary MNIST", "static binary MNIST", "Cityscapes", "Cityscapes at 128 × 256")

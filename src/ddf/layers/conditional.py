@@ -1,4 +1,4 @@
-"""The base class of layers with a net: one part of the symbols is predicted from the other."""
+"""The base class of layers whose net predicts one part of the symbols from the other."""
 
 __all__ = ["Conditional"]
 

@@ -1,4 +1,4 @@
-"""The denoising split: ranks leave the flow, coded with the net's probabilities, which counts correct."""
+"""The denoising split: ranks leave the flow, coded with the net's probabilities, corrected by counts."""
 
 __all__ = ["DenoisingSplit", "DenoisingSplitSpec"]
 

@@ -1,4 +1,4 @@
-"""The base class of layers with a net, which `fit` trains one after the other."""
+"""The base class of layers with a net."""
 
 __all__ = ["NetLayer"]
 
@@ -26,7 +26,10 @@ class Loss(NamedTuple):
 
 
 class NetLayer(Layer):
-    """A layer with a net. `fit` trains the net on the output of the layers before, and then freezes the layer.
+    """A layer with a net.
+
+    Unless the flow is trained end to end, `fit` trains the net on the output of the layers before it, and then freezes
+    the layer.
 
     Arguments:
         net: The net.
@@ -45,7 +48,7 @@ class NetLayer(Layer):
         self.num_classes = int(classes)
 
     def logits(self, *given: Tensor) -> Tensor:
-        """Return the logits of the net. If the layer is frozen, gradients reach what is given, but not the weights."""
+        """Return the logits of the net. If the layer is frozen, gradients reach the inputs, but not the weights."""
         weights = {name: weight.detach() for name, weight in self.net.named_parameters() if weight.requires_grad}
         if self.frozen and weights:
             found: Tensor = functional_call(self.net, weights, given)
@@ -58,9 +61,9 @@ class NetLayer(Layer):
         """Return the loss of the net in training.
 
         Arguments:
-            net: The net of the layer, which may be wrapped.
-            x: Symbols that the layer is given.
-            progress: How much of the training is over: a number from 0 to 1, as a tensor.
+            net: The net of the layer, which may be wrapped for distributed training.
+            x: The symbols that reach the layer.
+            progress: The fraction of training that is done, from 0 to 1, as a tensor.
         """
 
     def score(self, net: nn.Module, x: Tensor) -> Tensor:
@@ -68,12 +71,12 @@ class NetLayer(Layer):
         return self.loss(net, x, torch.ones((), device=x.device)).bits
 
     def check_data(self, symbols: Iterable[Tensor]) -> None:
-        """Raise an error if batches of symbols include one that the layer cannot be trained on."""
+        """Raise an error if batches of symbols include symbols that the layer cannot be trained on."""
 
     # ---- Counts, taken once the net has been trained
 
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
-        """Count what the layer is fitted to, over batches of symbols; return an empty tensor if that is nothing."""
+        """Return the counts that the layer is fitted to, over batches of symbols; an empty tensor if it needs none."""
         return torch.empty(0)
 
     def set_counts(self, counts: Tensor) -> object:

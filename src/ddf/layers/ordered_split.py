@@ -20,29 +20,30 @@ from ddf.shapes import Shape
 from ddf.symbols import one_hot
 
 _AUXILIARY = 0.2  # the weight of the auxiliary loss at the start
-_AUXILIARY_END = 0.7  # the share of the training after which it has gone
-_SCORED = 8  # steps of each sample that are validated
-_GOLDEN = 0.6180339887  # the fraction of the golden ratio, whose multiples are evenly spaced
+_AUXILIARY_END = 0.7  # the fraction of training after which it is 0
+_SCORED = 8  # steps of each sample that validation scores
+_GOLDEN = 0.6180339887  # the golden ratio − 1, whose multiples modulo 1 are spread evenly
 
 
 class OrderedSplit(RankCode, NetLayer):
-    """Factors out the pixels of a map in many steps, from fine to coarse, each predicted from all pixels that are left.
+    """Factors out the pixels of a map in many steps, each step predicted from the pixels of all earlier steps.
 
-    The same net predicts the pixels of all steps. It is given the known pixels, a marker for the unknown ones, and the
-    number of the step. The pixels of step 0, a coarse lattice, stay in the flow.
+    Steps are numbered from coarse to fine, so the forward walk factors out the last step first. The pixels of step 0, a
+    coarse lattice, stay in the flow. The same net predicts all steps. It is given the known pixels, a marker for the
+    unknown ones, and the number of the step; the pixels of a step are predicted independently of one another.
 
-    The net is trained on a random step of each map. Early in the training, it also learns to predict the pixels of all
-    later steps.
+    The net is trained on a random step of each map. For most of the training, an auxiliary loss whose weight decreases
+    to 0 also makes it predict the pixels of all later steps.
 
     Arguments:
-        net: `net(x, known, step)` returns logits (batch, K, channels, height, width) for symbols x (batch, channels,
-            height, width), of which only those where `known` (batch, height, width) is true may have an effect, and
-            the number of the step of each sample (batch).
+        net: `net(x, known, step)` returns logits (batch, K, channels, height, width), given symbols x (batch, channels,
+            height, width), a mask of the known pixels (batch, height, width), and the number of the step of each sample
+            (batch). Symbols of unknown pixels must have no effect.
         order: The step of every pixel; None for `LatticeOrder()`.
         ranks: Whether ranks are factored out instead of symbols; see `DenoisingSplit`.
-        given: The share of samples in training in which random other pixels are known as well. If it is positive, the
-            layer can `complete` maps.
-        size: Height and width of the maps; None for any multiples of the stride of the order.
+        given: The share of training samples in which additional random pixels are known. If it is positive, the layer
+            can `complete` maps.
+        size: Height and width of the maps; None for maps of any size whose sides are multiples of the order's stride.
         num_classes: The number of classes K, for a net without an attribute of that name.
 
     Examples:
@@ -68,7 +69,10 @@ class OrderedSplit(RankCode, NetLayer):
             raise TypeError(f"OrderedSplit: the order must be an Order, such as LatticeOrder(), not {order!r}")
         steps = getattr(net, "steps", order.count)
         if steps < order.count:
-            raise ValueError(f"OrderedSplit: the order has {order.count} steps, but the net only {steps}")
+            raise ValueError(
+                f"OrderedSplit: the order has {order.count} steps, but the net only {steps}; "
+                f"build the net with steps={order.count}"
+            )
         if not 0 <= given <= 1:
             raise ValueError(f"OrderedSplit: given={given} must be between 0 and 1")
         self.order = order
@@ -118,7 +122,7 @@ class OrderedSplit(RankCode, NetLayer):
         return Movement(self.carry(places), torch.cat([places.new_zeros(0), *parts]))
 
     def complete(self, x: Tensor, known: Tensor, draw: Draw) -> Tensor:
-        """Draw the pixels of maps that are not known, given those that are.
+        """Draw the unknown pixels of maps, given the known ones.
 
         Arguments:
             x: Symbols (batch, channels, height, width). Those of unknown pixels have no effect.
@@ -140,20 +144,25 @@ class OrderedSplit(RankCode, NetLayer):
     # ---- The prediction
 
     def steps(self, x: Tensor) -> "_Steps":
-        """Return the steps of the pixels of maps, on their device."""
+        """Return the step of every pixel for maps of this size, on their device."""
         height, width = x.shape[2:]
         key = height, width, x.device
         if key not in self._known_steps:
             steps = self.order.steps(height, width)
             present = [step for step in range(1, self.order.count) if (steps == step).any()]
             places = [(step, (steps.flatten() == step).nonzero()[:, 0].to(x.device)) for step in present]
+            roots = torch.tensor([len(place) ** 0.5 for _, place in places], device=x.device)
             self._known_steps[key] = _Steps(
-                steps.to(x.device), torch.tensor(present, device=x.device), places, int((steps > 0).sum())
+                steps.to(x.device),
+                torch.tensor(present, device=x.device),
+                places,
+                int((steps > 0).sum()),
+                roots / roots.sum(),
             )
         return self._known_steps[key]
 
     def predict(self, x: Tensor, step: int, place: Tensor) -> Tensor:
-        """Return the logits of the pixels of one step, given those of earlier ones: (batch, K, channels, pixels).
+        """Return the logits of the pixels of one step, given all earlier steps: (batch, K, channels, pixels).
 
         Arguments:
             x: Symbols (batch, channels, height, width).
@@ -166,7 +175,7 @@ class OrderedSplit(RankCode, NetLayer):
     def _predicted(self, x: Tensor, known: Tensor, step: int) -> Tensor:
         """Return the logits of all pixels."""
         numbers = torch.full((len(x),), step, device=x.device)
-        if self.ranks:  # whose order must not depend on the rest of the batch
+        if self.ranks:  # which must not depend on the rest of the batch
             return stable_logits(self.net, x, known, numbers)
         return self.logits(x, known, numbers)
 
@@ -180,12 +189,14 @@ class OrderedSplit(RankCode, NetLayer):
     def loss(self, net: nn.Module, x: Tensor, progress: Tensor) -> Loss:
         """Return the loss of a random step of each sample.
 
-        The steps of a batch are evenly spaced, with a random offset, which makes the gradient less noisy.
+        Two things reduce the variance of the gradient: steps are drawn in proportion to the square root of their number
+        of pixels, and the draws of a batch are evenly spaced, with a random offset.
         """
         steps, batch = self.steps(x), len(x)
         count = len(steps.present)
         spaced = (torch.arange(batch, device=x.device) + torch.rand((), device=x.device)) / batch
-        step = steps.present[(spaced * count).long().clamp(max=count - 1)]
+        drawn = torch.searchsorted(steps.shares.cumsum(0), spaced).clamp(max=count - 1)
+        step = steps.present[drawn]
         known = steps.of_pixel < step.view(-1, 1, 1)
         target = steps.of_pixel == step.view(-1, 1, 1)
         usual = torch.ones(batch, device=x.device)
@@ -196,7 +207,7 @@ class OrderedSplit(RankCode, NetLayer):
             target = (steps.of_pixel == step.view(-1, 1, 1)) & ~known
             usual = 1 - chosen.float()
         bits = self._bits(net, x, known, step)
-        of_sample = (bits * target.unsqueeze(1)).flatten(1).sum(1) * (count / (steps.later * x.shape[1]))
+        of_sample = (bits * target.unsqueeze(1)).flatten(1).sum(1) / (steps.shares[drawn] * (steps.later * x.shape[1]))
         rest = ~(known | target).unsqueeze(1)
         auxiliary = (bits * rest).sum() / (rest.sum() * x.shape[1] + 1)
         weight = _AUXILIARY * (1 - progress / _AUXILIARY_END).clamp(min=0)
@@ -244,19 +255,21 @@ class _Steps:
 
     Arguments:
         of_pixel: The step of every pixel (height, width).
-        present: The steps that have pixels, but step 0.
+        present: The steps that have pixels, except step 0.
         places: Each of these steps and its pixels, as indices into flattened maps.
-        later: The number of these pixels.
+        later: The number of pixels of all these steps.
+        shares: The probability with which each of these steps is drawn in training.
     """
 
     of_pixel: Tensor
     present: Tensor
     places: list[tuple[int, Tensor]]
     later: int
+    shares: Tensor
 
 
 def _random_pixels(x: Tensor) -> Tensor:
-    """Return random pixels (batch, height, width): those inside or outside of a rectangle, or some of all pixels."""
+    """Return a random mask (batch, height, width): the inside or outside of a rectangle, or independent pixels."""
     batch, _, height, width = x.shape
     ends = torch.rand(batch, 4, device=x.device).view(batch, 2, 2).sort(dim=-1).values
     rows = torch.arange(height, device=x.device).view(1, -1, 1) / height

@@ -20,7 +20,7 @@ class Order(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """The number of steps; small maps may have no pixels in some of them."""
+        """The number of steps, including step 0; small maps may have no pixels in some of them."""
 
     @property
     @abstractmethod
@@ -37,13 +37,13 @@ class Order(ABC):
 class LatticeOrder(Order):
     """Refines a lattice of known pixels, from coarse to fine, until it is complete.
 
-    Each level halves the distance d between known pixels: first come the centers of the cells, then the middles of
-    their edges. A level takes several steps, so that the pixels of one step are far apart and say little about one
-    another: at least `cell` and 2 d pixels, up to `stride`.
+    Each level halves the distance d between known pixels: first come the centers of the squares between them, then the
+    midpoints of the edges of these squares. A level takes several steps, so that the pixels of a step are far apart and
+    carry little information about one another: they are 2 d or `cell` apart, whichever is larger, but at most `stride`.
 
     Arguments:
         stride: The distance between the pixels of step 0, a power of two.
-        cell: The least distance between the pixels of a step, a power of two.
+        cell: The minimum distance between the pixels of a step, a power of two.
 
     Examples:
         >>> LatticeOrder().count
@@ -62,7 +62,7 @@ class LatticeOrder(Order):
         for name in ("stride", "cell"):
             value = getattr(self, name)
             if not 1 <= value <= _MOST or value & (value - 1):
-                raise ValueError(f"LatticeOrder: {name}={value} must be a power of two of at most {_MOST}")
+                raise ValueError(f"LatticeOrder: {name}={value} must be a power of two from 1 to {_MOST}")
         if self.cell > self.stride:
             raise ValueError(f"LatticeOrder: cell={self.cell} must not exceed stride={self.stride}")
 
@@ -96,7 +96,7 @@ def _table(stride: int, cell: int) -> Tensor:
 
 
 def _spread(row: int, column: int, count: int) -> tuple[int, int, int]:
-    """Return a sort key that puts neighbors far apart: like the squares of a chessboard, then by reversed bits."""
+    """Return a sort key that keeps neighbors far apart: the color on a chessboard, then the reversed bits."""
     bits = max(0, (count - 1).bit_length())
     return (row + column) % 2, _reversed_bits(row, bits), _reversed_bits(column, bits)
 

@@ -1,4 +1,4 @@
-"""Ranks coded by the margins of a prediction: probabilities of ranks, corrected by counts."""
+"""The probabilities of ranks: those that a net predicts, corrected by counts."""
 
 __all__ = ["RankCode"]
 
@@ -40,7 +40,7 @@ class RankCode(Layer):
         self.register_buffer("table", torch.zeros(*bins, self.num_classes, dtype=torch.int16))
 
     def rank_logits(self, logits: Tensor) -> Tensor:
-        """Convert the logits that `decide` returns to logits of the ranks; integers stay integers."""
+        """Convert the result of `stable_logits` to logits of the ranks; integers stay integers."""
         ordered = logits.sort(dim=1, descending=True).values
         correction = self.table[self._contexts(ordered)].movedim(-1, 1)
         if logits.is_floating_point():
@@ -65,7 +65,7 @@ class RankCode(Layer):
         """Return the observed and the expected count of each rank in each context: (2, *bins, K).
 
         Arguments:
-            predicted: Batches of symbols, and the logits that `decide` returned for them.
+            predicted: Batches of symbols, and the result of `stable_logits` for them.
         """
         # Integers, whose sum does not depend on the order of summation, which varies on a GPU.
         counts = torch.zeros(2, *self.table.shape, dtype=torch.int64, device=self.table.device)

@@ -1,4 +1,4 @@
-"""A residual U-net with attention, for flows of many steps."""
+"""A residual U-net with attention, for ordered flows."""
 
 __all__ = ["UNet", "UNetSpec"]
 
@@ -20,7 +20,7 @@ SHARPNESS = 16.0
 """The largest logit of the attention weights."""
 
 EPSILON = 1e-5
-"""Added to mean squares before roots are taken."""
+"""Added to mean squares before square roots are taken."""
 
 _MOST_UNIT = 256  # the largest unit to which the sizes of maps are padded
 
@@ -28,8 +28,8 @@ _MOST_UNIT = 256  # the largest unit to which the sizes of maps are padded
 class UNet(nn.Module):
     """A residual U-net that predicts all pixels of a map from some of them, for the steps of an `OrderedSplit`.
 
-    The map is cut into patches. Each level halves the resolution; the last one has attention as well. The number of the
-    step is embedded and added within each block.
+    The map is cut into patches. Each level after the first halves the resolution; the last one has attention as well.
+    An embedding of the step is added within each convolutional block.
 
     References:
         | U-Net: Convolutional Networks for Biomedical Image Segmentation (Ronneberger et al., 2015)
@@ -41,7 +41,8 @@ class UNet(nn.Module):
         steps: The number of steps that it distinguishes.
         size: Height and width of the maps; each position then has a learned embedding. None for maps of any size.
         planes: The number of planes of each level, multiples of 64.
-        blocks: The number of residual blocks of each level, before and after the next level.
+        blocks: The number of residual blocks of each level. All levels but the last have this many before the next
+            level, and as many after it.
         patch: The height and width of a patch.
         dropout: The share of hidden values that are set to 0 in training.
 
@@ -70,7 +71,9 @@ class UNet(nn.Module):
         if any(width < HEAD or width % HEAD for width in planes):
             raise ValueError(f"UNet: planes={planes} must be multiples of {HEAD}")
         if patch << (len(planes) - 1) > _MOST_UNIT:
-            raise ValueError(f"UNet: patch={patch} and {len(planes)} levels need maps of more than {_MOST_UNIT} pixels")
+            raise ValueError(
+                f"UNet: patch={patch} and {len(planes)} levels would pad maps to multiples of more than {_MOST_UNIT}"
+            )
         if not 0 <= dropout < 1:
             raise ValueError(f"UNet: dropout={dropout} must be at least 0 and less than 1")
         self.num_classes, self.channels, self.steps = num_classes, channels, steps
@@ -89,7 +92,7 @@ class UNet(nn.Module):
         self.leave = start_at_zero(Convolution(planes[0], pad_width(num_classes * cells), kernel_size=3))
 
     def forward(self, x: Tensor, known: Tensor, step: Tensor) -> Tensor:
-        """Return the logits of all pixels; those of pixels that are known have no meaning.
+        """Return the logits of all pixels; those of known pixels are meaningless.
 
         Arguments:
             x: Symbols (batch, channels, height, width).
@@ -110,7 +113,7 @@ class UNet(nn.Module):
         return logits.unflatten(1, (self.num_classes, self.channels))
 
     def encode(self, x: Tensor, known: Tensor) -> Tensor:
-        """Convert symbols to the planes of patches: a one-hot vector for each pixel, in which K stands for unknown."""
+        """Convert symbols to the planes of patches: one-hot vectors, in which class K marks unknown pixels."""
         height, width = x.shape[2:]
         if self.size not in (None, (height, width)):
             raise ValueError(f"UNet was built for maps of {self.size}, not of {(height, width)}")
@@ -130,7 +133,7 @@ class UNet(nn.Module):
 def normalized(x: Tensor) -> Tensor:
     """Divide the planes of each pixel by the root of their mean square."""
     rows = x.permute(0, 2, 3, 1)
-    with torch.autocast(x.device.type, enabled=False):  # which would compute in single precision
+    with torch.autocast(x.device.type, enabled=False):  # autocast would switch to single precision
         return F.rms_norm(rows, rows.shape[-1:], None, EPSILON).permute(0, 3, 1, 2)
 
 
@@ -152,7 +155,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """A residual block of self-attention between all pixels."""
+    """A residual block of self-attention between all positions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -166,7 +169,7 @@ class Attention(nn.Module):
         query, key, value = parts.contiguous()  # once, instead of in each product
         with torch.autocast(x.device.type, enabled=False):
             query, key = (F.rms_norm(part, (HEAD,), None, EPSILON) for part in (query, key))
-            # Not `scaled_dot_product_attention`, whose gradients on a GPU are not the same each time.
+            # Not `scaled_dot_product_attention`, whose gradients are not deterministic on a GPU.
             weights = (query @ key.transpose(-1, -2) * (SHARPNESS / HEAD)).softmax(-1)
             mixed = (weights @ value).transpose(1, 2).flatten(2)
         out: Tensor = x + self.out(mixed).unflatten(1, x.shape[2:]).permute(0, 3, 1, 2)

@@ -13,16 +13,17 @@ class TrainingConfig:
 
     Arguments:
         batch_size: Samples per step, over all processes.
-        optimizer: `"adam"`, or `"muon"`, which uses Muon for the kernels of hidden layers and Adam for other weights.
         learning_rate: Learning rate.
         base_learning_rate: Learning rate of the base in joint training; None for the same one.
         max_epochs: Maximum number of epochs for each layer.
         patience: Number of epochs without improvement in validation after which the training of a layer stops.
         ema: Decay of an exponential moving average of the weights, which is then validated and kept; None for none.
         warmup_steps: Number of steps over which the learning rate rises from 0.
-        weight_decay: The decoupled weight decay.
-        clip: The norm that the gradient is clipped to; None for no clipping.
-        validate_every: The number of epochs between validations.
+        weight_decay: Decoupled weight decay, as in AdamW.
+        clip: Maximum norm of the gradient, to which it is clipped; None for no clipping.
+        optimizer: `"adam"`, or `"muon"`: Muon for linear layers and convolutions with at least 64 inputs and 64
+            outputs, which are mostly hidden layers, and Adam for all other parameters.
+        validate_every: Number of epochs between validations.
         cosine: Whether the learning rate decays to 0 along a cosine over `max_epochs`.
         validation_fraction: Fraction of the data that is held out for validation if no validation data is given.
         relaxation: For flows that are trained end to end: the power in `relaxed_log_prob`.
@@ -30,7 +31,8 @@ class TrainingConfig:
         smoothing: Added to each count when the base is fitted.
         precision: `"bfloat16"` (autocast), `"float32"`, or `"auto"`: bfloat16 on a GPU, float32 otherwise.
         memory_cap: Maximum bytes of data in main memory, and again on the device; larger data is kept on disk.
-        seed: Random seed for the order of the samples, the held-out part and the resampling.
+        seed: Random seed for the order of the samples, the held-out part, the resampling, and the random numbers of
+            training steps (dropout, the steps of ordered splits).
     """
 
     batch_size: int = 64

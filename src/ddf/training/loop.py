@@ -33,8 +33,8 @@ class Task:
         number: Its position in the flow.
         label: Its name in the progress display.
         module: The module with the weights.
-        loss: `loss(module, batch, progress)`: the mean bits of a batch of symbols, and what is to be minimized. The
-            module that it is given may be wrapped; the progress of the training is a number from 0 to 1.
+        loss: `loss(module, batch, progress)`: the mean bits of a batch of symbols, and the objective to minimize. The
+            module passed to it may be wrapped; the progress of training is a number from 0 to 1.
         score: `score(module, batch)`: the mean bits of a batch, for validation.
     """
 
@@ -210,7 +210,7 @@ def _decay(config: TrainingConfig, state: TaskState, steps: int) -> float:
 
 @torch.no_grad()
 def _validate(task: Task, validation: Cache, processes: Processes) -> float:
-    """Return the mean loss over the validation data of all processes, without autocast."""
+    """Return the mean score over the validation data of all processes, without autocast."""
     total = torch.zeros(2, dtype=torch.float64, device=processes.device)
     for batch in validation.batches(256):
         total[0] += task.score(task.module, batch).double() * len(batch)
@@ -240,7 +240,7 @@ def _order(samples: int, *seeds: int) -> Tensor:
 
 
 def _seed(device: torch.device, seed: int) -> None:
-    """Seed what is random in a step (dropout, the steps of an ordered split), so that a run can resume anywhere."""
+    """Seed the random numbers of a step (dropout, steps of ordered splits), so that a run can resume at any step."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or torch.cuda.current_device()].manual_seed(seed)
@@ -255,7 +255,7 @@ def _mixed(*seeds: int) -> int:
 
 
 def _rate(config: TrainingConfig, done: int, share: float) -> float:
-    """Return the learning rate after `done` steps, a share of all steps."""
+    """Return the learning rate after `done` steps, which are `share` of all steps."""
     rate = config.learning_rate
     if config.cosine:
         rate *= 0.5 * (1 + cos(pi * share))

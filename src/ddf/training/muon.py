@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_COEFFICIENTS = 3.4445, -4.7750, 2.0315
+_COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of the Newton–Schulz iteration of Jordan et al.
 _ITERATIONS = 5
 _RMS = 0.2  # of an update, relative to the learning rate: that of typical updates of Adam
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose updates are made orthogonal, for matrices and the kernels of convolutions.
+    """Nesterov momentum with orthogonalized updates, for weight matrices and the kernels of convolutions.
 
-    With the scale of its updates, the learning rates and weight decays of AdamW are suitable.
+    Updates are scaled so that the learning rates and weight decays of AdamW are suitable.
 
     References:
         | Muon: An optimizer for hidden layers in neural networks (Jordan et al., 2024)
@@ -67,12 +67,12 @@ class Muon(torch.optim.Optimizer):
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """Return a view of the kernel of a convolution in its order in memory on a GPU."""
+    """Return a channels-last view of the kernel of a convolution, which is its layout in memory on a GPU."""
     return weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrices, approximately: (count, rows, columns)."""
+    """Approximate the nearest semi-orthogonal matrices by Newton–Schulz iterations: (count, rows, columns)."""
     low, medium, high = _COEFFICIENTS
     x = matrices.bfloat16()
     tall = x.shape[1] > x.shape[2]

@@ -18,7 +18,7 @@ from ddf.training.config import TrainingConfig
 from ddf.training.muon import Muon
 from ddf.training.processes import Processes
 
-_HIDDEN = 64  # the least number of inputs and of outputs of a hidden layer
+_HIDDEN = 64  # layers with fewer inputs or outputs are not counted as hidden layers
 _PIXELS_FOR_CHANNELS_LAST = 128  # on a CPU, where it makes smaller maps slower (benchmarks/README.md)
 
 LossOf = Callable[[nn.Module, Tensor, Tensor], Loss]
@@ -28,7 +28,7 @@ class Stepper:
     """Takes optimizer steps: gathers a batch, computes the loss and its gradients, and updates the weights.
 
     Arguments:
-        loss: `loss(module, batch, progress)`: the mean bits of a batch, and what is to be minimized.
+        loss: `loss(module, batch, progress)`: the mean bits of a batch, and the objective to minimize.
         module: The module to train.
         train: The training data.
         config: How to train.
@@ -75,7 +75,7 @@ class Stepper:
         self.progress = torch.zeros((), dtype=torch.float32, device=processes.device)
 
     def step(self, index: Tensor) -> None:
-        """Take a step on these rows, and add the loss to `bits`."""
+        """Take a step on these rows, and add their mean bits to `bits`."""
         self._step(self.train.gather(index))
 
     def _step(self, batch: Tensor) -> None:
@@ -91,7 +91,7 @@ class Stepper:
         self.bits += bits.detach()
 
     def set_rate(self, rate: float, progress: float) -> None:
-        """Change the learning rate, and the progress that the loss is given."""
+        """Set the learning rate, and the progress that is passed to the loss."""
         self.progress.fill_(progress)
         if rate == self._rate:
             return
@@ -178,7 +178,7 @@ class GraphStepper(Stepper):
 
 
 def _is_hidden(part: nn.Module, weight: nn.Parameter) -> bool:
-    """Return whether weights are those of a hidden layer, which has many inputs and outputs."""
+    """Return whether a weight belongs to a hidden layer, judging by its numbers of inputs and outputs."""
     return isinstance(part, nn.Linear | nn.Conv2d) and weight.ndim > 1 and min(weight.shape[:2]) >= _HIDDEN
 
 

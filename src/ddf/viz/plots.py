@@ -127,7 +127,7 @@ def learning_curves(panels: Sequence[Curves], path: str | PathLike[str]) -> None
 
 @dataclass(frozen=True)
 class Comparison:
-    """A panel that compares the scores of models with their training times.
+    """A panel of the scores of models against their training times.
 
     Arguments:
         title: Its title.
