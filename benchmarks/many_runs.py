@@ -17,6 +17,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -125,6 +126,9 @@ def shrunk(experiment: Experiment) -> Experiment:
     text = experiment.spec.to_json()
     for size in ('"blocks": 8', '"blocks": 15', '"hidden": 512', '"hidden": 256'):
         text = text.replace(size, '"blocks": 1' if "blocks" in size else '"hidden": 16')
+    text = re.sub(
+        r'"(planes|blocks)": \[.*?\]', lambda found: f'"{found[1]}": [{64 if found[1] == "planes" else 1}]', text
+    )
     config = replace(experiment.config, max_epochs=4, draws=2)
     return replace(experiment, spec=FlowSpec.from_json(text), config=config)
 

@@ -23,6 +23,7 @@ from ddf.training.run import Run
 from ddf.training.steps import make_stepper
 
 _SECONDS_BETWEEN_STATES = 5.0
+_TIMES_LONGER = 50  # than saving a state, before the next one is saved
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
                     state.seconds += now - clock
                     save_state()
                     clock = time.monotonic()
-                    last_state = clock + 10 * (clock - now)  # saving takes at most a tenth of the time
+                    last_state = clock + _TIMES_LONGER * (clock - now)
             new_steps, new_bits = new_steps + steps, new_bits + float(stepper.bits)
             mean = check(float(processes.sum(stepper.bits.clone())) / (steps * processes.count))
             state.epoch, state.step = state.epoch + 1, 0
