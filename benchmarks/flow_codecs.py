@@ -1,7 +1,7 @@
 """Measure flows on PyTorch as codecs: the cost of integer arithmetic and of actual bytes over the float flow.
 
-    python benchmarks/paper_flows.py mnist-split --mnist FOLDER --runs RUNS --device cuda
-    python benchmarks/paper_flows.py cityscapes-ordered --cityscapes FILE --runs RUNS --device cuda
+    python benchmarks/flow_codecs.py mnist-split --mnist FOLDER --runs RUNS --device cuda
+    python benchmarks/flow_codecs.py cityscapes-ordered --cityscapes FILE --runs RUNS --device cuda
 
 Trains the row's denoising or ordered flow with seed 0 unless RUNS contains it, exports it, compresses the complete test
 set in blocks and one by one, and decodes it on the device and on the CPU.
