@@ -10,11 +10,12 @@ import torch
 from torch.nn import functional as F
 
 import ddf
+from ddf import architectures
 from ddf.analysis import bits_of
 from ddf.flow import Flow
-from ddf.layers import LatticeOrder, OrderedSplit
-from ddf.nets import UNet
-from ddf.spec import FlowSpec, OrderedSplitSpec, UNetSpec
+from ddf.layers import LatticeOrder, Order, OrderedSplit
+from ddf.nets import DenseNet, UNet
+from ddf.spec import DenseNetSpec, FlowSpec, OrderedSplitSpec, UNetSpec
 from ddf.training import TrainingConfig, fit
 from ddf.training.muon import Muon, orthogonal
 from tests.zoo import as_flow, everything, nothing, randomize
@@ -230,7 +231,7 @@ def test_a_flow_is_saved_with_its_order(tmp_path: Path) -> None:
     ("options", "error", "message"),
     [
         ({"order": 3}, TypeError, "the order must be an Order"),
-        ({"given": 1.5}, ValueError, "given=1.5 must be between 0 and 1"),
+        ({"given": 1.5}, ValueError, "given=1.5 must be a number between 0 and 1"),
         ({"order": LatticeOrder(8)}, ValueError, "the order has 28 steps, but the net only 16"),
     ],
 )
@@ -391,7 +392,7 @@ def test_completing_a_lattice_is_sampling() -> None:
 
 def test_completed_maps_are_likely() -> None:
     flow = replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, given=0.5),)).build(seed=0)
-    config = replace(CONFIG, max_epochs=20, optimizer="muon")
+    config = replace(CONFIG, max_epochs=40, patience=40, optimizer="muon")
     fit(flow, maps(160), maps(32, seed=1), config, device="cpu", progress=False)
     known = torch.zeros(8, 12, dtype=torch.bool)
     known[2:4, 6:8] = True
@@ -429,3 +430,125 @@ def test_a_single_pixel_has_no_steps() -> None:
     x = torch.zeros(2, 1, 1, 1, dtype=torch.long)
     assert torch.equal(split(x, nothing), x)
     assert torch.equal(split.inverse(x, nothing), x)
+
+
+# ---- Mistakes of users
+
+
+class Wrong(Order):
+    """An order whose steps are given."""
+
+    count, stride = 16, 4
+
+    def __init__(self, steps: torch.Tensor) -> None:
+        self.given = steps
+
+    def steps(self, height: int, width: int) -> torch.Tensor:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (ORDER.steps(12, 8), r"must be int64 of this shape, not torch.int64 of shape \(12, 8\)"),
+        (ORDER.steps(8, 12).int(), "not torch.int32"),
+        (ORDER.steps(8, 12) + 1, r"have steps 1 … 16, but with count=16, steps are 0 … 15"),
+        (ORDER.steps(8, 12) - 1, r"have steps -1 … 14"),
+        (ORDER.steps(8, 12).clamp(min=1), "step 0 must consist of the pixels whose row and column are multiples"),
+        (ORDER.steps(8, 12).clamp(min=1) - 1, "step 0 must consist"),
+    ],
+)
+def test_orders_that_would_lose_pixels_are_rejected(steps: torch.Tensor, message: str) -> None:
+    split = OrderedSplit(UNet(K, 1, 16, (8, 12), planes=(64,), blocks=(1,)), Wrong(steps), size=(8, 12))
+    with pytest.raises(ValueError, match=message):
+        as_flow(split, (1, 8, 12), K).log_prob(maps(2))
+
+
+class Peeking(torch.nn.Module):
+    """A net that ignores the mask, or returns logits of the wrong shape."""
+
+    def __init__(self, classes: int = K) -> None:
+        super().__init__()
+        self.classes = classes
+        self.embedding = torch.nn.Embedding(K, classes)
+
+    def forward(self, x: torch.Tensor, known: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        return self.embedding(x.long()).movedim(-1, 1)
+
+
+def test_nets_that_look_at_unknown_pixels_are_rejected() -> None:
+    split = OrderedSplit(Peeking(), ORDER, size=(8, 12), num_classes=K)
+    flow = as_flow(split, (1, 8, 12), K)
+    with pytest.raises(ValueError, match="depend on the symbols of unknown pixels"):
+        fit(flow, maps(8), maps(8), CONFIG, device="cpu", progress=False)
+
+
+def test_nets_of_another_shape_are_rejected() -> None:
+    flow = as_flow(OrderedSplit(Peeking(K - 1), ORDER, size=(8, 12), num_classes=K), (1, 8, 12), K)
+    with pytest.raises(ValueError, match=r"must return logits \(2, 3, 1, 8, 12\), but returned \(2, 2, 1, 8, 12\)"):
+        flow.log_prob(maps(2))
+    with pytest.raises(TypeError, match="a DenseNet is given symbols only"):
+        OrderedSplit(DenseNet(K, 1, 1), ORDER)
+    with pytest.raises(ValueError, match="UNet was built for 2 channels"):
+        as_flow(OrderedSplit(unet((8, 12)), LatticeOrder(2, 2), size=(8, 12)), (1, 8, 12), K).log_prob(maps(2))
+    with pytest.raises(TypeError, match="the net must be a UNetSpec"):
+        architectures.ordered(K, (1, 8, 12), DenseNetSpec())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="has no integer form"):
+        ddf.export(as_flow(OrderedSplit(Peeking(), ORDER, size=(8, 12), num_classes=K), (1, 8, 12), K), maps(4))
+
+
+def test_maps_without_steps_cannot_be_trained() -> None:
+    split = OrderedSplit(UNet(K, 1, 1, (8, 12), planes=(64,), blocks=(1,)), LatticeOrder(1, 1), size=(8, 12))
+    with pytest.raises(ValueError, match=r"maps of \(8, 12\) have only pixels of step 0"):
+        fit(as_flow(split, (1, 8, 12), K), maps(8), maps(8), CONFIG, device="cpu", progress=False)
+
+
+def test_empty_batches_are_supported() -> None:
+    flow = replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, given=0.5),)).build()
+    assert flow.log_prob(maps(2)[:0]).shape == (0,)
+    assert flow.sample(0).shape == (0, 1, 8, 12)
+    assert torch.equal(flow.decode(flow.encode(maps(2)[:0])), maps(2)[:0])
+
+
+def test_unknown_pixels_may_have_any_value() -> None:
+    flow = randomize(replace(SPEC, layers=(OrderedSplitSpec(NET, ORDER, given=0.5),)).build())
+    x = maps(2)
+    known = torch.zeros(8, 12, dtype=torch.bool)
+    known[:4] = True
+    marked = torch.where(known, x, -1)
+    found = flow.complete(marked, known, torch.Generator().manual_seed(0))
+    assert torch.equal(found, flow.complete(x, known, torch.Generator().manual_seed(0)))
+    with pytest.raises(TypeError, match="known must be a tensor, not a ndarray"):
+        flow.complete(x, known.numpy())  # type: ignore[arg-type]
+
+
+def test_few_sizes_are_kept_in_memory() -> None:
+    split = OrderedSplit(unet(None), LatticeOrder(2, 2))
+    for height in range(2, 40, 2):
+        split.steps(torch.zeros(1, 1, height, 4))
+    assert len(split._known_steps) == 4
+
+
+def test_a_step_that_is_interrupted_halfway_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam has already updated its weights when Muon is interrupted."""
+    config = replace(CONFIG, max_epochs=2, optimizer="muon")
+    whole = SPEC.build(seed=0)
+    fit(whole, maps(80), maps(16), config, device="cpu", progress=False)
+    monkeypatch.setattr(ddf.training.loop, "_SECONDS_BETWEEN_STATES", 0.0)
+    monkeypatch.setattr(ddf.training.loop, "_TIMES_LONGER", 0)
+    update, taken = Muon.step, 0
+
+    def interrupted(self: Muon, closure: object = None) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == 7:
+            raise KeyboardInterrupt
+        update(self)
+
+    monkeypatch.setattr(Muon, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(SPEC.build(seed=0), maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
+    resumed = SPEC.build(seed=0)
+    fit(resumed, maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -1,15 +1,17 @@
 """A flow and its spec describe the same architecture."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import nn
 
 from ddf import architectures
 from ddf.base import FactorizedCategorical
 from ddf.flow import Flow
 from ddf.layers import ChannelSplit, Rearrangement, Shuffle
+from ddf.plain import register
 from ddf.shapes import Shape
 from ddf.spec import (
     DenoisingCouplingSpec,
@@ -18,6 +20,7 @@ from ddf.spec import (
     FlowSpec,
     MLPSpec,
     ModularCouplingSpec,
+    NetSpec,
     ShuffleSpec,
     SplitPriorSpec,
     SqueezeSpec,
@@ -203,3 +206,24 @@ def test_unknown_couplings_are_rejected() -> None:
         architectures.eight_gaussians(couplings=0)
     with pytest.raises(ValueError, match="factor_out='' must be 'a' or 'b'"):
         architectures.binary_mnist(factor_out="").build()
+
+
+def test_only_frozen_dataclasses_are_registered() -> None:
+    for cls in (type("Plain", (), {}), dataclass(type("Thawed", (), {"__annotations__": {"a": int}}))):
+        with pytest.raises(TypeError, match="must be a frozen dataclass"):
+            register(cls)
+
+
+def test_a_module_without_an_attribute_of_its_spec_is_named() -> None:
+    class Forgetful(nn.Module):
+        pass
+
+    @dataclass(frozen=True)
+    class ForgetfulSpec(NetSpec, builds=Forgetful):
+        hidden: int = 8
+
+        def build(self, num_classes: int, given: Shape, predicted: Shape) -> Forgetful:
+            return Forgetful()
+
+    with pytest.raises(TypeError, match="Forgetful has no attribute 'hidden', which ForgetfulSpec has as a field"):
+        describe(Forgetful())

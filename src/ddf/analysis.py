@@ -63,6 +63,7 @@ def bits_of(flow: Flow, x: Array) -> Bits:
     x = np.asarray(x)
     if x.ndim == 0 or not fits(x.shape[1:], flow.shape):
         raise ValueError(f"pass samples of shape (samples, {_sizes(flow)}), not an array of shape {x.shape}")
+    flow.latent_shape(x.shape[1:])  # raises an error for sizes that a layer cannot work on
     emitted: list[Array] = []
 
     def emit(symbols: Tensor, logits: Tensor) -> None:

@@ -200,6 +200,10 @@ def ordered(
           base  FactorizedCategorical(shared=False) → 1 × 1 × 1
     """
     order = order or LatticeOrder()
+    if not isinstance(order, Order):
+        raise TypeError(f"the order must be an Order, such as LatticeOrder(), not {order!r}")
+    if not isinstance(net, UNetSpec | None):
+        raise TypeError(f"the net must be a UNetSpec, not {net!r}; for other nets, combine the layers yourself")
     net = replace(net or UNetSpec(), steps=order.count)
     shared = None in shape
     layer = OrderedSplitSpec(net, order, ranks, given)

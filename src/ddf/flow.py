@@ -269,22 +269,27 @@ class Flow(nn.Module):
         account wherever they are.
 
         Arguments:
-            x: Symbols (samples, *shape). Those of unknown pixels are ignored, but must be in 0 … K − 1.
+            x: Symbols (samples, *shape). Unknown pixels may have any value.
             known: Which pixels are known: (height, width) for all samples, or (samples, height, width).
             generator: Random number generator, on the device of the flow; PyTorch's default one if None.
-            batch_size: Number of samples to process at a time.
+            batch_size: Number of samples to process at a time. With the same generator, it affects what is drawn.
         """
         layers = self.layer_list()
         if len(layers) != 1 or not isinstance(layers[0], OrderedSplit):
             raise TypeError("only a flow that consists of one OrderedSplit can complete maps")
         self._check_generator(generator)
+        self.check_sample_shape(tuple(x.shape[1:]))
+        if not isinstance(known, Tensor):
+            raise TypeError(f"known must be a tensor, not a {type(known).__name__}; convert it with torch.as_tensor")
         if known.dtype != torch.bool or tuple(known.shape) not in (tuple(x.shape[2:]), (len(x), *x.shape[2:])):
             raise ValueError(
                 f"known must be booleans of shape {tuple(x.shape[2:])} or {(len(x), *x.shape[2:])}, "
                 f"not {known.dtype} of shape {tuple(known.shape)}"
             )
         layer, found = layers[0], []
-        marks = known.to(self.device).expand(len(x), *x.shape[2:]).split(_check_batch_size(batch_size))
+        known = known.to(x.device).expand(len(x), *x.shape[2:])
+        x = torch.where(known.unsqueeze(1), x, 0)
+        marks = known.to(self.device).split(_check_batch_size(batch_size))
         for batch, mark in zip(self._batches(x, batch_size), marks, strict=True):
             found.append(layer.complete(batch, mark, lambda logits: draw_symbols(logits, generator)))
         return torch.cat(found).long()

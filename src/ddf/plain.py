@@ -38,6 +38,9 @@ class Spec:
 
 def register(cls: type[Any]) -> type[Any]:
     """Register a dataclass that is not a module but part of specs, such as a partition."""
+    made = vars(cls).get("__dataclass_params__")
+    if made is None or not made.frozen:
+        raise TypeError(f"{cls.__name__} must be a frozen dataclass: put @dataclass(frozen=True) below @register")
     _KINDS[cls.__name__] = cls
     return cls
 
@@ -52,7 +55,14 @@ def describe(module: nn.Module) -> Any:
     """
     spec = _SPEC_OF.get(type(module))
     if spec is not None:
-        return spec(**{one.name: _described(getattr(module, one.name)) for one in fields(spec)})  # type: ignore[arg-type]
+        names = [one.name for one in fields(spec)]  # type: ignore[arg-type]
+        missing = [name for name in names if not hasattr(module, name)]
+        if missing:
+            raise TypeError(
+                f"{type(module).__name__} has no attribute {missing[0]!r}, which {spec.__name__} has as a field: "
+                "a module must keep every field of its spec as an attribute"
+            )
+        return spec(**{name: _described(getattr(module, name)) for name in names})
     carried = getattr(module, "spec", None)  # modules that are derived from others, such as exact nets
     if isinstance(carried, Spec):
         return carried

@@ -207,7 +207,7 @@ def load_codec(path: str | None, needed: bytes | None = None) -> "Codec":
     if not isinstance(model, Codec):
         raise ValueError(
             f"{path} is a floating-point flow, which cannot compress because its results differ between machines; "
-            "`ddf train … --integer` trains a model that can"
+            "`ddf.export` in Python converts it to a model that can, and `ddf train … --integer` trains one"
             + (f"; the archive needs the model {needed.hex()}" if needed else "")
         )
     return model

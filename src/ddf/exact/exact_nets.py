@@ -1,6 +1,6 @@
 """Nets in integer arithmetic: fine-tuned with rounded numbers, then evaluated in integers from end to end."""
 
-__all__ = ["BITS_PER_NAT", "Affine", "Convert", "ExactDenseNet", "ExactMLP", "ExactNet", "exact_net"]
+__all__ = ["BITS_PER_NAT", "Affine", "Convert", "ExactDenseNet", "ExactMLP", "ExactNet", "check_net", "exact_net"]
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -140,10 +140,14 @@ class Scale(nn.Module):
         return x * self.factor
 
 
+def check_net(net: nn.Module) -> None:
+    """Raise a `ModelError` for a net that has no exact form."""
+    if not (type(net) is DenseNet or (type(net) is MLP and net.activation == "relu")):
+        text = " ".join(repr(net).split())  # on one line
+        raise ModelError(f"{text} has no integer form: use a DenseNet, a UNet, or an MLP with ReLU")
+
+
 def exact_net(net: nn.Module, convert: Convert) -> ExactNet:
     """Convert a net to its exact form; the net must not be used afterwards."""
-    if type(net) is MLP and net.activation == "relu":
-        return ExactMLP(net, convert)
-    if type(net) is DenseNet:
-        return ExactDenseNet(net, convert)
-    raise ModelError(f"{net} has no integer form: use a DenseNet, a UNet, or an MLP with ReLU")
+    check_net(net)
+    return ExactMLP(net, convert) if isinstance(net, MLP) else ExactDenseNet(net, convert)  # type: ignore[arg-type]

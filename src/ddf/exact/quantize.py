@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddf.exact.affine import ONE, ExactAffine
-from ddf.exact.exact_nets import BITS_PER_NAT, Affine, ExactNet, exact_net
+from ddf.exact.exact_nets import BITS_PER_NAT, Affine, ExactNet, check_net, exact_net
 from ddf.exact.exact_unet import ExactUNet, exact_unet
 from ddf.nets import DenseNet, UNet
 from ddf.nets.stable import evaluation_mode
@@ -29,6 +29,7 @@ def quantize_net(net: nn.Module, given: Iterable[Any]) -> ExactNet | ExactUNet:
     if type(net) is UNet:
         with evaluation_mode(net):
             return exact_unet(net, given)
+    check_net(net)
     layers = [module for module in net.modules() if isinstance(module, Affine)]
     peaks = [peak.cpu() / _PEAK for peak in _peaks(net, layers[:-1], given)]
     # The real value of an input or output, divided by its value in the exact net.

@@ -13,14 +13,15 @@ from ddf.layers.layer import Draw, Emit, LayerSpec, Movement
 from ddf.layers.net_layer import Loss, NetLayer
 from ddf.layers.orders import LatticeOrder, Order
 from ddf.layers.rank_code import RankCode
-from ddf.nets.net import NetSpec
+from ddf.nets.net import Net, NetSpec
 from ddf.nets.stable import evaluation_mode, stable_logits
 from ddf.permutation import rank, unrank
 from ddf.shapes import Shape
 from ddf.symbols import one_hot
 
-_AUXILIARY = 0.2  # the weight of the auxiliary loss at the start
+_AUXILIARY = 0.5  # the weight of the auxiliary loss at the start
 _AUXILIARY_END = 0.7  # the fraction of training after which it is 0
+_SIZES = 4  # whose steps are kept
 _SCORED = 8  # steps of each sample that validation scores
 _GOLDEN = 0.6180339887  # the golden ratio − 1, whose multiples modulo 1 are spread evenly
 
@@ -73,8 +74,13 @@ class OrderedSplit(RankCode, NetLayer):
                 f"OrderedSplit: the order has {order.count} steps, but the net only {steps}; "
                 f"build the net with steps={order.count}"
             )
-        if not 0 <= given <= 1:
-            raise ValueError(f"OrderedSplit: given={given} must be between 0 and 1")
+        if isinstance(net, Net):
+            raise TypeError(
+                f"OrderedSplit: a {type(net).__name__} is given symbols only, but the net must also be given the known "
+                "pixels and the step; use a UNet"
+            )
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+            raise ValueError(f"OrderedSplit: given={given!r} must be a number between 0 and 1")
         self.order = order
         self.ranks = ranks
         self.given = given
@@ -147,19 +153,43 @@ class OrderedSplit(RankCode, NetLayer):
         """Return the step of every pixel for maps of this size, on their device."""
         height, width = x.shape[2:]
         key = height, width, x.device
-        if key not in self._known_steps:
-            steps = self.order.steps(height, width)
+        found = self._known_steps.get(key)
+        if found is None:
+            steps = self._checked_steps(height, width)
             present = [step for step in range(1, self.order.count) if (steps == step).any()]
             places = [(step, (steps.flatten() == step).nonzero()[:, 0].to(x.device)) for step in present]
             roots = torch.tensor([len(place) ** 0.5 for _, place in places], device=x.device)
-            self._known_steps[key] = _Steps(
+            found = _Steps(
                 steps.to(x.device),
                 torch.tensor(present, device=x.device),
                 places,
                 int((steps > 0).sum()),
                 roots / roots.sum(),
             )
-        return self._known_steps[key]
+            self._known_steps = {**dict(list(self._known_steps.items())[1 - _SIZES :]), key: found}
+        return found
+
+    def _checked_steps(self, height: int, width: int) -> Tensor:
+        """Return the step of every pixel, if the order is one."""
+        steps, name, stride = self.order.steps(height, width), type(self.order).__name__, self.order.stride
+        if steps.shape != (height, width) or steps.dtype != torch.int64:
+            raise ValueError(
+                f"{name}: the steps of maps of {(height, width)} must be int64 of this shape, "
+                f"not {steps.dtype} of shape {tuple(steps.shape)}"
+            )
+        low, high = (int(end) for end in steps.aminmax())
+        if low < 0 or high >= self.order.count:
+            raise ValueError(
+                f"{name}: maps of {(height, width)} have steps {low} … {high}, but with count={self.order.count}, "
+                f"steps are 0 … {self.order.count - 1}"
+            )
+        lattice = torch.zeros(height, width, dtype=torch.bool)
+        lattice[::stride, ::stride] = True
+        if not torch.equal(steps == 0, lattice):
+            raise ValueError(
+                f"{name}: step 0 must consist of the pixels whose row and column are multiples of stride={stride}"
+            )
+        return steps
 
     def predict(self, x: Tensor, step: int, place: Tensor) -> Tensor:
         """Return the logits of the pixels of one step, given all earlier steps: (batch, K, channels, pixels).
@@ -175,9 +205,14 @@ class OrderedSplit(RankCode, NetLayer):
     def _predicted(self, x: Tensor, known: Tensor, step: int) -> Tensor:
         """Return the logits of all pixels."""
         numbers = torch.full((len(x),), step, device=x.device)
-        if self.ranks:  # which must not depend on the rest of the batch
-            return stable_logits(self.net, x, known, numbers)
-        return self.logits(x, known, numbers)
+        shape = (len(x), self.num_classes, *x.shape[1:])
+        if not len(x):
+            return torch.zeros(shape, device=x.device)
+        # Ranks must not depend on the rest of the batch.
+        logits = stable_logits(self.net, x, known, numbers) if self.ranks else self.logits(x, known, numbers)
+        if logits.shape != shape:
+            raise ValueError(f"OrderedSplit: the net must return logits {shape}, but returned {tuple(logits.shape)}")
+        return logits
 
     def _drawn(self, logits: Tensor, draw: Draw) -> Tensor:
         if self.ranks:
@@ -232,6 +267,19 @@ class OrderedSplit(RankCode, NetLayer):
         """Return the bits of every pixel: (batch, channels, height, width)."""
         log_p = net(x, known, step).float().log_softmax(dim=1)
         return (log_p * one_hot(x, self.num_classes)).sum(1) * (-1 / log(2))
+
+    @torch.no_grad()
+    def check_data(self, symbols: Iterable[Tensor]) -> None:
+        x = next(iter(symbols))[:1]
+        steps = self.steps(x)
+        if not steps.places:
+            raise ValueError(f"OrderedSplit: maps of {tuple(x.shape[2:])} have only pixels of step 0")
+        known = steps.of_pixel[None] < steps.places[-1][0]
+        changed = torch.where(known.unsqueeze(1), x, self.num_classes - 1 - x)
+        with evaluation_mode(self.net):
+            one, other = (self._predicted(part, known, steps.places[-1][0]) for part in (x, changed))
+        if not torch.equal(one, other):
+            raise ValueError("OrderedSplit: the net's logits depend on the symbols of unknown pixels; use the mask")
 
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
         if not self.ranks:

@@ -61,8 +61,8 @@ class LatticeOrder(Order):
     def __post_init__(self) -> None:
         for name in ("stride", "cell"):
             value = getattr(self, name)
-            if not 1 <= value <= _MOST or value & (value - 1):
-                raise ValueError(f"LatticeOrder: {name}={value} must be a power of two from 1 to {_MOST}")
+            if not isinstance(value, int) or not 1 <= value <= _MOST or value & (value - 1):
+                raise ValueError(f"LatticeOrder: {name}={value!r} must be a power of two from 1 to {_MOST}")
         if self.cell > self.stride:
             raise ValueError(f"LatticeOrder: cell={self.cell} must not exceed stride={self.stride}")
 

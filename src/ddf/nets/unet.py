@@ -115,6 +115,8 @@ class UNet(nn.Module):
     def encode(self, x: Tensor, known: Tensor) -> Tensor:
         """Convert symbols to the planes of patches: one-hot vectors, in which class K marks unknown pixels."""
         height, width = x.shape[2:]
+        if x.shape[1] != self.channels:
+            raise ValueError(f"UNet was built for {self.channels} channels, not for symbols of shape {tuple(x.shape)}")
         if self.size not in (None, (height, width)):
             raise ValueError(f"UNet was built for maps of {self.size}, not of {(height, width)}")
         shown = x.long().masked_fill(~known.unsqueeze(1), self.num_classes)

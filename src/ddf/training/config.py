@@ -16,7 +16,8 @@ class TrainingConfig:
         learning_rate: Learning rate.
         base_learning_rate: Learning rate of the base in joint training; None for the same one.
         max_epochs: Maximum number of epochs for each layer.
-        patience: Number of epochs without improvement in validation after which the training of a layer stops.
+        patience: Number of epochs without improvement in validation after which the training of a layer stops. It is
+            checked after each validation.
         ema: Decay of an exponential moving average of the weights, which is then validated and kept; None for none.
         warmup_steps: Number of steps over which the learning rate rises from 0.
         weight_decay: Decoupled weight decay, as in AdamW.

@@ -140,6 +140,7 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
                 state.step += 1
                 if averaged is not None:
                     averaged.update_parameters(task.module)
+                stepper.updating = False
                 now = time.monotonic()
                 if progress.due():
                     bits = float(stepper.bits)
@@ -154,22 +155,23 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
                     last_state = clock + _TIMES_LONGER * (clock - now)
             new_steps, new_bits = new_steps + steps, new_bits + float(stepper.bits)
             mean = check(float(processes.sum(stepper.bits.clone())) / (steps * processes.count))
+            facts = {"part": task.number, "layer": task.label, "epoch": state.epoch + 1, "train_bits": mean}
+            validated = (state.epoch + 1) % config.validate_every == 0 or state.epoch + 1 == config.max_epochs
+            if validated:
+                with _exchanged(weights, average):
+                    bits = facts["validation_bits"] = check(_validate(task, validation, processes))
+                    if bits < state.best:
+                        state.best, state.best_epoch = bits, state.epoch
+                        for best_weight, weight in zip(best, weights, strict=True):
+                            best_weight.copy_(weight.detach())
             state.epoch, state.step = state.epoch + 1, 0
             stepper.bits.zero_()
-            facts = {"part": task.number, "layer": task.label, "epoch": state.epoch, "train_bits": mean}
-            if state.epoch % config.validate_every and state.epoch < config.max_epochs:
-                run.log(**facts)
-                continue
-            with _exchanged(weights, average):
-                bits = check(_validate(task, validation, processes))
-                if bits < state.best:
-                    state.best, state.best_epoch = bits, state.epoch - 1
-                    for best_weight, weight in zip(best, weights, strict=True):
-                        best_weight.copy_(weight.detach())
-            run.log(**facts, validation_bits=bits)
-            progress.validated(bits, state.best)
+            run.log(**facts)
+            if validated:
+                progress.validated(bits, state.best)
     except KeyboardInterrupt:
-        save_state()
+        if not stepper.updating:  # otherwise the weights may be those of half a step
+            save_state()
         raise
     state.seconds += time.monotonic() - clock
     with torch.no_grad():

@@ -39,6 +39,7 @@ class Stepper:
         self, loss: LossOf, module: nn.Module, train: Cache, config: TrainingConfig, processes: Processes
     ) -> None:
         self.bits = torch.zeros((), dtype=torch.float32, device=processes.device)
+        self.updating = False  # set before the weights change, and reset by the caller when it has noted the step
         self.loss = loss
         self.wrapped = processes.wrap(module)
         self.train = train
@@ -86,6 +87,7 @@ class Stepper:
         objective.backward()
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.weights, self.clip)
+        self.updating = True
         for optimizer in self.optimizers.values():
             optimizer.step()
         self.bits += bits.detach()
@@ -161,6 +163,7 @@ class GraphStepper(Stepper):
             super().step(index)
         else:
             self.index.copy_(index)
+            self.updating = True
             self.graph.replay()
 
     def _record(self, index: Tensor) -> None:
