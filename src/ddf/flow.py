@@ -153,7 +153,7 @@ class Flow(nn.Module):
 
         Arguments:
             x: Symbols (samples, *shape).
-            batch_size: Number of samples to process at a time. It does not affect the result.
+            batch_size: Number of samples to process at a time. It affects the result only by rounding.
         """
 
         def score(x: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ class Flow(nn.Module):
             n: Number of samples.
             generator: Random number generator, on the device of the flow; PyTorch's default one if None.
             size: Spatial size of the samples, if the flow accepts any.
-            batch_size: Number of samples to process at a time.
+            batch_size: Number of samples to process at a time. With the same generator, it affects what is drawn.
         """
         if n < 0:
             raise ValueError(f"n={n} must not be negative")
