@@ -195,7 +195,7 @@ def ordered(
 
     Examples:
         >>> ordered(2, (1, 28, 28), UNetSpec(planes=(64,), blocks=(1,))).build()
-        Flow of 2 classes, shape 1 × 28 × 28, 147,370 parameters
+        Flow of 2 classes, shape 1 × 28 × 28, 131,402 parameters
              0  OrderedSplit(UNet(planes=(64,), blocks=(1,), patch=2), LatticeOrder(stride=32, cell=4)) → 1 × 1 × 1
           base  FactorizedCategorical(shared=False) → 1 × 1 × 1
     """
