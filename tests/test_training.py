@@ -297,6 +297,7 @@ def test_an_error_of_a_full_disk_names_it_and_keeps_finished_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(internals, "_SECONDS_BETWEEN_STATES", 0.0)
+    monkeypatch.setattr(internals, "_TIMES_LONGER", 0)
     original = run_internals.Run.save_state
     kept = []
 
