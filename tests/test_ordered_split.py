@@ -197,6 +197,16 @@ def test_fit_learns_maps(ranks: bool) -> None:
     assert layer_of(flow).frozen
 
 
+def check_interrupted(spec: FlowSpec, config: TrainingConfig, run: Path, whole: Flow) -> None:
+    """Check that a run that is interrupted once and then resumed ends with the weights of an uninterrupted one."""
+    with pytest.raises(KeyboardInterrupt):
+        fit(spec.build(seed=0), maps(80), maps(16), config, run, device="cpu", progress=False)
+    resumed = spec.build(seed=0)
+    fit(resumed, maps(80), maps(16), config, run, device="cpu", progress=False)
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random steps and dropout included."""
     spec = replace(SPEC, layers=(OrderedSplitSpec(replace(NET, dropout=0.1), ORDER, given=0.3),))
@@ -213,12 +223,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeyp
         step(self, index)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ddf.training.steps.Stepper, "step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fit(spec.build(seed=0), maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
-    resumed = spec.build(seed=0)
-    fit(resumed, maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    check_interrupted(spec, config, tmp_path / "run", whole)
 
 
 def test_patience_counts_from_validations() -> None:
@@ -447,9 +452,4 @@ def test_a_step_that_is_interrupted_halfway_is_repeated(tmp_path: Path, monkeypa
         update(self)
 
     monkeypatch.setattr(Muon, "step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fit(SPEC.build(seed=0), maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
-    resumed = SPEC.build(seed=0)
-    fit(resumed, maps(80), maps(16), config, tmp_path / "run", device="cpu", progress=False)
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    check_interrupted(SPEC, config, tmp_path / "run", whole)

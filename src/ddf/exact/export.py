@@ -45,8 +45,8 @@ def export(
     """Convert a trained flow to an integer flow, which compresses to the same bytes on every machine.
 
     The range of each activation is calibrated on some of the data. Then the nets are fine-tuned with rounded weights
-    and activations, each on the output of the integer layers before it. A `UNet` is accurate enough as it is
-    and is never fine-tuned.
+    and activations, each on the output of the integer layers before it. A `UNet` is accurate enough as it is and is
+    never fine-tuned.
 
     Arguments:
         flow: A trained flow. It is not modified.

@@ -12,6 +12,7 @@ __all__ = [
     "LatticeOrder",
     "Layer",
     "LayerSpec",
+    "Loss",
     "ModularCoupling",
     "ModularCouplingSpec",
     "Movement",
@@ -34,7 +35,7 @@ from ddf.layers.denoising import DenoisingCoupling, DenoisingCouplingSpec
 from ddf.layers.denoising_split import DenoisingSplit, DenoisingSplitSpec
 from ddf.layers.layer import Draw, Emit, Layer, LayerSpec, Movement, Rearrangement
 from ddf.layers.modular import ModularCoupling, ModularCouplingSpec
-from ddf.layers.net_layer import NetLayer
+from ddf.layers.net_layer import Loss, NetLayer
 from ddf.layers.ordered_split import OrderedSplit, OrderedSplitSpec
 from ddf.layers.orders import LatticeOrder, Order
 from ddf.layers.partition import ChannelSplit, Partition

@@ -1,6 +1,6 @@
 """The base class of layers with a net."""
 
-__all__ = ["NetLayer"]
+__all__ = ["Loss", "NetLayer"]
 
 from abc import abstractmethod
 from collections.abc import Iterable

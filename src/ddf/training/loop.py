@@ -246,7 +246,8 @@ def _seed(device: torch.device, seed: int) -> None:
     """Seed the random numbers of a step (dropout, steps of ordered splits), so that a run can resume at any step."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        torch.cuda.default_generators[device.index or torch.cuda.current_device()].manual_seed(seed)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
 
 
 def _mixed(*seeds: int) -> int:
