@@ -14,12 +14,7 @@ from ddf.layers.layer import Layer
 
 
 class Loss(NamedTuple):
-    """The loss of a batch.
-
-    Arguments:
-        bits: The bits per predicted symbol, which are reported.
-        objective: What is minimized.
-    """
+    """The loss of a batch: the mean bits per predicted symbol, which are reported, and the objective to minimize."""
 
     bits: Tensor
     objective: Tensor
