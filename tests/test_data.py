@@ -5,6 +5,7 @@ import importlib
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from ddf.data import (
     Classes,
     Columns,
     DataError,
+    DataSet,
     EightGaussians,
     LabelMaps,
     Resampled,
@@ -31,7 +33,7 @@ from ddf.data import (
     static_mnist,
 )
 from ddf.data.binary_mnist import read_amat, read_idx
-from ddf.data.cityscapes_maps import mirror_and_shift
+from ddf.data.cityscapes_maps import CITYSCAPES_CLASSES, mirror_and_shift, varied
 from ddf.spec import DenoisingCouplingSpec, FlowSpec, MLPSpec
 
 RNG = np.random.default_rng(0)
@@ -162,6 +164,33 @@ def test_shifted_maps_are_moved_by_a_few_pixels() -> None:
     kinds = [int((moved == one[0]).flatten(1).all(1).nonzero()[0]) for one in found]
     assert len(set(kinds)) == 30
     assert torch.equal(found, mirror_and_shift(x, torch.Generator().manual_seed(0)))
+
+
+def test_variations_move_the_scene_but_not_the_hood_of_the_car() -> None:
+    """The scene has a band of class 5 on class 1; the hood and the top of the left half are void in every map."""
+    maps = {}
+    for name, scale in (("train", 1), ("detailed", 4)):
+        x = torch.full((40, 1, 16 * scale, 24 * scale), 1, dtype=torch.uint8)
+        x[..., 8 * scale : 10 * scale] = 5
+        x[::2, :, -3 * scale :, 4 * scale : -2 * scale] = 0
+        x[1::2, :, -1 * scale :] = 0
+        x[..., :scale, : 12 * scale] = 0
+        x[0, :, 6 * scale : 8 * scale, 4 * scale : 6 * scale] = 0  # void that is not fixed
+        maps[name] = x
+    coarse = DataSet("maps", CITYSCAPES_CLASSES, {"train": maps["train"], "test": maps["train"]})
+    train = varied(coarse, replace(coarse, splits={"train": maps["detailed"]}))["train"]
+    assert isinstance(train, Resampled)
+    assert train.shape == (1, 16, 24)
+    drawn = train.draw(torch.as_tensor(train.stored).repeat(5, 1), torch.Generator().manual_seed(0))
+    assert torch.equal(drawn[1:40] == 0, (maps["train"] == 0)[1:])
+    bands = (drawn[:, 0, 5] == 5).float()
+    columns = (bands * torch.arange(24)).sum(1) / bands.sum(1)
+    assert bands.sum(1).min() >= 1
+    assert bands.sum(1).max() <= 4
+    assert columns.min() < 7  # moved, and mirrored from 8.5 to 14.5
+    assert columns.max() > 16
+    assert len(set(columns.tolist())) > 5
+    assert (drawn[::40, 0, 6:8] == 0).sum() > 0
 
 
 def test_the_error_for_missing_cityscapes_explains_how_to_get_it(tmp_path: Path) -> None:

@@ -443,7 +443,7 @@ def test_data_sets_are_found_by_name(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", train=ids, val=ids, test=ids)
     sources = {"cityscapes": tmp_path / "small.npz", "cityscapes-128x256": tmp_path / "large.npz"}
     assert runs.load_data("cityscapes-128x256", sources).shape == (1, 128, 256)
-    assert runs.load_data("cityscapes", sources, augment="mirror and shift").shape == (1, 32, 64)
+    assert runs.load_data("cityscapes", sources, augment="vary").shape == (1, 32, 64)
     with pytest.raises(DataError, match=r"\(…, 1, 128, 256\) is expected"):
         runs.load_data("cityscapes-128x256", {"cityscapes": tmp_path / "small.npz"})
     with pytest.raises(FileNotFoundError, match="contains neither binarized_mnist_train"):

@@ -125,9 +125,11 @@ def _reproduce(options: argparse.Namespace) -> int:
     sources = {name: getattr(options, name.replace("-", "_")) for name in SOURCES}
     # The first seed of every experiment comes first, so that an interrupted command has a result for every row.
     planned = [(seed, experiment) for seed in range(options.seeds or 3) for experiment in chosen]
-    needed = {experiment.row.data for seed, experiment in planned if not is_finished(experiment, seed, options.runs)}
-    for name in sorted(needed):  # fail on missing data before anything is trained; MNIST, a download, comes last
-        load_data(name, sources)
+    unfinished = [experiment.row for seed, experiment in planned if not is_finished(experiment, seed, options.runs)]
+    needed = {row.data for row in unfinished}
+    # Fail on missing data before anything is trained; MNIST, a download, comes last.
+    for name, augment in sorted({(row.data, row.augment) for row in unfinished}):
+        load_data(name, sources, augment=augment)
     runs: list[dict[str, Any]] = []
     for seed, experiment in planned:
         done = is_finished(experiment, seed, options.runs)

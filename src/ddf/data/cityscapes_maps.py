@@ -1,9 +1,11 @@
 """Cityscapes label maps: 8 categories at 32 × 64."""
 
-__all__ = ["CITYSCAPES_CLASSES", "cityscapes", "mirror", "mirror_and_shift"]
+__all__ = ["CITYSCAPES_CLASSES", "cityscapes", "mirror", "mirror_and_shift", "varied", "warp"]
 
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
+from math import pi
 from os import PathLike
 from pathlib import Path
 
@@ -32,6 +34,9 @@ _CATEGORIES: dict[str, tuple[tuple[int, ...], tuple[int, int, int]]] = {
 CITYSCAPES_CLASSES = Classes.plain(
     len(_CATEGORIES), names=tuple(_CATEGORIES), colors=tuple(color for _, color in _CATEGORIES.values())
 )
+_MOVED = 1 / 32  # how far `warp` moves parts of a map, relative to its height or width
+_VOID = 0
+_OFTEN = 0.2  # the share of maps in which a place that is fixed to the camera is void
 _TRAIN = 2500  # of the 2975 official training maps; the others are for validation
 _HOW_TO = (
     "Cityscapes may not be redistributed. Download gtFine_trainvaltest.zip from https://www.cityscapes-dataset.com "
@@ -56,6 +61,76 @@ def mirror_and_shift(maps: Tensor, generator: torch.Generator) -> Tensor:
     return maps[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None]].movedim(-1, 1)
 
 
+def warp(maps: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each map with probability 1/2, and reduce it to a quarter of its size along a smoothly distorted grid.
+
+    The distortion stretches and compresses parts of a map by some 10 %, and moves them by about 3 % of its size.
+
+    Arguments:
+        maps: Label maps (batch, 1, 4 · height, 4 · width).
+        generator: The source of random numbers.
+
+    Returns:
+        (batch, 1, height, width).
+    """
+    maps = mirror(maps, generator)
+    count, _, height, width = maps.shape
+    rows = _distorted(count, height // 4, generator)
+    columns = _distorted(count, width // 4, generator)
+    return maps[torch.arange(count)[:, None, None], 0, rows[:, :, None], columns[:, None]].unsqueeze(1)
+
+
+def _distorted(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Return which of 4 · size rows or columns to keep, for each map: (count, size)."""
+    places = torch.arange(size)
+    waves = torch.sin(torch.arange(1, 4)[:, None] * pi * (places + 0.5) / size)
+    heights = torch.randn(count, 3, generator=generator).clamp(-2, 2) * (4 * size * _MOVED) / torch.arange(1, 4)
+    offset = 2 * torch.rand(count, 1, generator=generator)  # 4 i + 1 or 4 i + 2 without the distortion
+    return (4 * places + 1 + offset + heights @ waves).floor().long().clamp(0, 4 * size - 1)
+
+
+def varied(maps: DataSet, detailed: DataSet) -> DataSet:
+    """Replace the training maps of a data set by variations of the same maps in greater detail; see `warp`.
+
+    What is fixed to the camera does not vary: the hood of the car and the borders of the rectified images, which have
+    the class void and the same shape in all maps of a car.
+
+    Arguments:
+        maps: The data set, without augmentation.
+        detailed: The same maps with four times the height and width.
+    """
+    coarse, fine = torch.as_tensor(maps["train"]), torch.as_tensor(detailed["train"])
+    height, width = coarse.shape[2:]
+    scenes = _without(fine, _fixed(fine))
+    stored = torch.cat([_fixed(coarse).flatten(1).byte(), scenes.flatten(1)], dim=1)
+
+    def draw(stored: Tensor, generator: torch.Generator) -> Tensor:
+        fixed, scenes = stored.split([height * width, 16 * height * width], dim=1)
+        drawn = warp(scenes.view(-1, 1, 4 * height, 4 * width), generator)
+        return drawn.masked_fill(fixed.view(-1, 1, height, width).bool(), _VOID)
+
+    return replace(maps, splits={**maps.splits, "train": Resampled(stored, draw, (1, height, width))})
+
+
+def _fixed(maps: Tensor) -> Tensor:
+    """Return which pixels are fixed to the camera: void ones, at places that are void in many maps."""
+    void = maps == _VOID
+    return void & (void.float().mean(dim=0) > _OFTEN)
+
+
+def _without(maps: Tensor, fixed: Tensor) -> Tensor:
+    """Replace fixed pixels by the next pixel above or below, or beside if the whole column is fixed."""
+    for dim in (2, 3):
+        size = maps.shape[dim]
+        places = torch.arange(size).view(-1, *[1] * (3 - dim)).expand(maps.shape)
+        before = places.masked_fill(fixed, -1).cummax(dim).values
+        after = places.masked_fill(fixed, size).flip(dim).cummin(dim).values.flip(dim)
+        source = torch.where(before >= 0, before, after)
+        fixed = (source == size).expand(maps.shape)
+        maps = maps.gather(dim, source.clamp(max=size - 1))
+    return maps
+
+
 def cityscapes(
     source: str | PathLike[str] | None,
     size: tuple[int, int] = (32, 64),
@@ -69,8 +144,8 @@ def cityscapes(
     Arguments:
         source: The folder that contains `gtFine`, or an npz file with arrays `train`, `val` and `test` of label ids.
         size: Height and width, by nearest-neighbor resampling. The maps of an npz file must already have this size.
-        augment: The augmentation of training maps: `mirror`, `mirror_and_shift`, or another function that `Resampled`
-            takes; None for no augmentation. Validation and test maps are never augmented.
+        augment: The augmentation of training maps: `mirror`, or another function that `Resampled` takes; None for no
+            augmentation. Validation and test maps are never augmented.
     """
     if source is None or not Path(source).exists():
         missing = "pass the location of the data" if source is None else f"{source} does not exist"

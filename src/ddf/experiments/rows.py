@@ -47,7 +47,7 @@ class Row:
         data: The data set; see `load_data`.
         paper: The published mean and standard deviation, by model.
         departures: The differences from the paper, by model.
-        augment: The augmentation of Cityscapes training maps: `"mirror"`, `"mirror and shift"` or `""`.
+        augment: The augmentation of Cityscapes training maps: `"mirror"`, `"vary"` or `""`; see `load_data`.
     """
 
     name: str
@@ -339,18 +339,23 @@ def _ordered() -> list[Experiment]:
     specs = {
         "mnist": (architectures.ordered(2, digits, nets[0.1]), mnist, "26 binarizations"),
         "static-mnist": (architectures.ordered(2, digits, nets[0.2]), mnist, "no augmentation"),
-        "cityscapes": (architectures.ordered(8, maps, nets[0.2]), city, "mirrored and shifted maps"),
+        "cityscapes": (
+            architectures.ordered(8, maps, nets[0.2]),
+            city,
+            "varied maps (see `ddf.data.cityscapes_maps.varied`)",
+        ),
         "cityscapes-128x256": (
             architectures.ordered(8, (1, 128, 256), large, LatticeOrder(128)),
             fine,
-            "mirrored and shifted maps",
+            "mirrored maps",
         ),
     }
     titles = ("binary MNIST", "static binary MNIST", "Cityscapes", "Cityscapes at 128 × 256")
     found = []
     for title, (data, (spec, config, more)) in zip(titles, specs.items(), strict=True):
         departures = f"{changes}{config.max_epochs} epochs, batches of {config.batch_size}, {more}"
-        row = Row(f"{data}-ordered", f"{title}, ordered", data, {}, {"of": departures}, "mirror and shift")
+        augment = "vary" if data == "cityscapes" else "mirror"
+        row = Row(f"{data}-ordered", f"{title}, ordered", data, {}, {"of": departures}, augment)
         found.append(Experiment(row, "of", spec, config))
     return found
 
