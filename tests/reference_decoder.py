@@ -1,7 +1,7 @@
 """A second decoder of ddf archives, from docs/format.md, in plain NumPy: without torch, numba, constriction or ddf.
 
 It is slow and written to be read. `decode(archive, model)` returns the arrays of an archive and their names.
-Label maps are decoded in `reference_labelmaps`; ordered splits use `reference_unet`.
+Label maps are decoded in `reference_labelmaps`; ordered splits use `reference_lattice_net`.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.reference_labelmaps import LabelMaps
-from tests.reference_unet import UNet, steps
+from tests.reference_lattice_net import LatticeNet, steps
 
 Array = np.ndarray[Any, Any]
 Block = tuple[bytes, int, list[str], list[int]]
@@ -349,16 +349,15 @@ class IntegerFlow:
     def ordered(self, number: int, coder: RangeDecoder, z: Array, size: tuple[int, ...]) -> Array:
         """Decode the pixels of an ordered split, given those of step 0."""
         layer = self.layers[number]
-        net = UNet(self.tensors, f"{number}.net", layer["net"], self.k)
+        net = LatticeNet(self.tensors, f"{number}.net", layer["net"], self.k)
         positions = layer["net"]["positions"] and None not in self.shape
         of_pixel = steps(layer["order"], *size)
         x = np.zeros((*z.shape[:2], *size), dtype=np.int64)
         x[:, :, of_pixel == 0] = z.reshape(*z.shape[:2], -1)
         for step in range(1, of_pixel.max() + 1):
-            here = of_pixel == step  # selects pixels in the order (row, column)
-            if not here.any():
+            if not (of_pixel == step).any():
                 continue
-            logits = net.logits(x, of_pixel < step, step, positions)[:, :, here]
+            here, logits = net.logits(x, step, positions)  # pixels in the order (row, column)
             rows = frequencies(self.rank_logits(number, logits) if layer["ranks"] else logits)
             drawn = np.array([coder.symbol(row) for row in rows.reshape(-1, self.k)]).reshape(logits.shape[:-1])
             x[:, :, here] = unrank(drawn, logits, self.k) if layer["ranks"] else drawn

@@ -32,11 +32,11 @@ from ddf.spec import (
     DenoisingCouplingSpec,
     DenseNetSpec,
     FlowSpec,
+    LatticeNetSpec,
     MLPSpec,
     ModularCouplingSpec,
     OrderedSplitSpec,
     SplitPriorSpec,
-    UNetSpec,
 )
 from ddf.training import TrainingConfig
 
@@ -431,7 +431,8 @@ def test_ordered_rows_have_nets_for_all_steps(row: str) -> None:
     experiment = EXPERIMENTS[row, "of"]
     (layer,) = experiment.spec.layers
     assert isinstance(layer, OrderedSplitSpec)
-    assert layer.net.steps == layer.order.count
+    assert isinstance(layer.net, LatticeNetSpec)
+    assert 1 << layer.net.levels == layer.order.stride
     config = experiment.config
     assert config.max_epochs % config.validate_every == 0
     assert config.patience >= config.max_epochs  # a cosine should end
@@ -451,7 +452,7 @@ def test_data_sets_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_the_bits_of_a_layer_that_emits_several_times_are_added() -> None:
-    spec = architectures.ordered(2, (1, 8, 8), UNetSpec(planes=(64,), blocks=(1,)), LatticeOrder(4))
+    spec = architectures.ordered(2, (1, 8, 8), LatticeNetSpec(planes=(64,), blocks=(1,), width=8), LatticeOrder(4))
     x = torch.randint(2, (6, 1, 8, 8), generator=torch.Generator().manual_seed(0))
     bits, layers = runs.score(spec.build(), x, batch_size=4)
     assert layers == {"0 OrderedSplit": pytest.approx(60 / 64), "base": pytest.approx(4 / 64)}

@@ -30,7 +30,7 @@ from ddf.layers import (
     SplitPrior,
     Squeeze,
 )
-from ddf.nets import MLP, DenseNet, Net, UNet
+from ddf.nets import MLP, DenseNet, LatticeNet, Net
 from ddf.nets.convolution import Convolution
 from ddf.shapes import Shape
 
@@ -90,7 +90,9 @@ def counted(layer: RankLayer, shape: tuple[int, ...]) -> RankLayer:
 def ordered(k: int, shape: tuple[int, int, int], **options: Any) -> tuple[Layer, tuple[int, ...]]:
     """Return an ordered split of small maps."""
     channels, *size = shape
-    net = randomize(UNet(k, channels, 4, (size[0], size[1]), planes=(64,), blocks=(1,)))
+    net = randomize(
+        LatticeNet(k, channels, 1, 2, (size[0], size[1]), planes=(64,), blocks=(1,), width=8, depth=1, hints=True)
+    )
     layer = OrderedSplit(net, LatticeOrder(2, 2), size=(size[0], size[1]), **options)
     return (counted(layer, shape) if layer.ranks else layer), shape
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from ddf.layers import ChannelSplit, LatticeOrder, Order, Partition
+from ddf.layers import ChannelSplit, LatticeOrder, Partition
 from ddf.logits import checked_limits
 from ddf.spec import (
     DenoisingCouplingSpec,
@@ -14,6 +14,7 @@ from ddf.spec import (
     DenseNetSpec,
     FactorizedCategoricalSpec,
     FlowSpec,
+    LatticeNetSpec,
     LayerSpec,
     MLPSpec,
     ModularCouplingSpec,
@@ -22,7 +23,6 @@ from ddf.spec import (
     ShuffleSpec,
     SplitPriorSpec,
     SqueezeSpec,
-    UNetSpec,
 )
 
 _HALVES = ChannelSplit()
@@ -177,8 +177,8 @@ def vectors(
 def ordered(
     num_classes: int,
     shape: tuple[int | None, ...],
-    net: UNetSpec | None = None,
-    order: Order | None = None,
+    net: LatticeNetSpec | None = None,
+    order: LatticeOrder | None = None,
     ranks: bool = False,
     given: float = 0.0,
 ) -> FlowSpec:
@@ -187,24 +187,27 @@ def ordered(
     Arguments:
         num_classes: The number of classes K.
         shape: (channels, height, width), with None for any multiple of the order's stride.
-        net: The net to use instead of the default `UNet`; its number of steps is set to that of the order.
+        net: The net to use instead of the default `LatticeNet`; its levels, cell and hints are set to what the order
+            and `given` require.
         order: The order to use instead of `LatticeOrder()`.
         ranks: Whether ranks are coded instead of symbols; see `OrderedSplit`.
         given: The share of training samples in which additional random pixels are known, so that the flow can complete
             maps; see `OrderedSplit`.
 
     Examples:
-        >>> ordered(2, (1, 28, 28), UNetSpec(planes=(64,), blocks=(1,))).build()
+        >>> ordered(2, (1, 28, 28), LatticeNetSpec(planes=(64,), blocks=(1,), width=8)).build()
         Flow of 2 classes, shape 1 × 28 × 28, 131,402 parameters
              0  OrderedSplit(UNet(planes=(64,), blocks=(1,), patch=2), LatticeOrder(stride=32, cell=4)) → 1 × 1 × 1
           base  FactorizedCategorical(shared=False) → 1 × 1 × 1
     """
     order = order or LatticeOrder()
-    if not isinstance(order, Order):
-        raise TypeError(f"the order must be an Order, such as LatticeOrder(), not {order!r}")
-    if not isinstance(net, UNetSpec | None):
-        raise TypeError(f"the net must be a UNetSpec, not {net!r}; for other nets, combine the layers yourself")
-    net = replace(net or UNetSpec(), steps=order.count)
+    if not isinstance(order, LatticeOrder):
+        raise TypeError(
+            f"the order must be a LatticeOrder, not {order!r}; for other orders, combine the layers yourself"
+        )
+    if not isinstance(net, LatticeNetSpec | None):
+        raise TypeError(f"the net must be a LatticeNetSpec, not {net!r}; for other nets, combine the layers yourself")
+    net = replace(net or LatticeNetSpec(), levels=order.levels, cell=order.cell, hints=given > 0)
     shared = None in shape
     layer = OrderedSplitSpec(net, order, ranks, given)
     return FlowSpec(num_classes, shape, (layer,), FactorizedCategoricalSpec(shared=shared))

@@ -6,6 +6,7 @@ __all__ = [
     "DenseNetSpec",
     "FactorizedCategoricalSpec",
     "FlowSpec",
+    "LatticeNetSpec",
     "LayerSpec",
     "MLPSpec",
     "ModularCouplingSpec",
@@ -14,7 +15,6 @@ __all__ = [
     "ShuffleSpec",
     "SplitPriorSpec",
     "SqueezeSpec",
-    "UNetSpec",
     "describe",
 ]
 
@@ -30,5 +30,5 @@ from ddf.layers import (
     SplitPriorSpec,
     SqueezeSpec,
 )
-from ddf.nets import DenseNetSpec, MLPSpec, NetSpec, UNetSpec
+from ddf.nets import DenseNetSpec, LatticeNetSpec, MLPSpec, NetSpec
 from ddf.plain import describe

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ddf.data.dataset import Data, DataSet
@@ -22,6 +21,7 @@ from ddf.flow import Flow
 from ddf.layers import Conditional, OrderedSplit
 from ddf.layers.layer import in_layer
 from ddf.layers.net_layer import NetLayer
+from ddf.layers.ordered_split import random_pixels
 from ddf.training import TrainingConfig, fit
 
 FINE_TUNING = TrainingConfig(learning_rate=3e-4, max_epochs=3, patience=3, cosine=True, warmup_steps=20)
@@ -29,7 +29,6 @@ FINE_TUNING = TrainingConfig(learning_rate=3e-4, max_epochs=3, patience=3, cosin
 
 _CALIBRATION = 64  # samples
 _TOGETHER = 8  # inputs of a net in each batch
-_ROUNDS = 4  # inputs for each step of an ordered split
 _RESTORED = 8  # samples that the result must restore
 
 
@@ -45,8 +44,8 @@ def export(
     """Convert a trained flow to an integer flow, which compresses to the same bytes on every machine.
 
     The range of each activation is calibrated on some of the data. Then the nets are fine-tuned with rounded weights
-    and activations, each on the output of the integer layers before it. A `UNet` is accurate enough as it is and is
-    never fine-tuned.
+    and activations, each on the output of the integer layers before it. A `LatticeNet` is accurate enough as it is
+    and is never fine-tuned.
 
     Arguments:
         flow: A trained flow. It is not modified.
@@ -87,16 +86,11 @@ def _given(layer: Conditional | OrderedSplit, x: Tensor) -> Iterable[Any]:
     return layer.split(x)[0].split(_TOGETHER) if isinstance(layer, Conditional) else _inputs(layer, x)
 
 
-def _inputs(split: OrderedSplit, x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield batches (x, known, step) with a few samples for each step."""
-    steps = split.steps(x)
-    numbers = F.pad(steps.present, [1, 0]) if split.given else steps.present  # step 0 occurs in `complete`
-    numbers = numbers.repeat(_ROUNDS if len(x) else 0)
-    samples = torch.arange(len(numbers), device=x.device) * len(x) // len(numbers)
-    samples = samples[torch.randperm(len(samples), generator=torch.Generator().manual_seed(0)).to(x.device)]
-    for first in range(0, len(numbers), _TOGETHER):
-        step, sample = numbers[first : first + _TOGETHER], samples[first : first + _TOGETHER]
-        yield x[sample], steps.of_pixel < step.view(-1, 1, 1), step
+def _inputs(split: OrderedSplit, x: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield batches of symbols, and of the pixels given in advance: none or some, in turn."""
+    generator = torch.Generator().manual_seed(0)
+    for i, part in enumerate(x.split(_TOGETHER)):
+        yield (part, random_pixels(part.cpu(), generator).to(x.device)) if split.given and i % 2 else (part,)
 
 
 def _some(data: Data) -> Tensor:

@@ -10,25 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from ddf.exact.affine import ONE, ExactAffine
+from ddf.exact.exact_lattice_net import ExactLatticeNet, exact_lattice_net
 from ddf.exact.exact_nets import BITS_PER_NAT, Affine, ExactNet, check_net, exact_net
-from ddf.exact.exact_unet import ExactUNet, exact_unet
-from ddf.nets import DenseNet, UNet
+from ddf.nets import DenseNet, LatticeNet
 from ddf.nets.stable import evaluation_mode
 
 _PEAK = 0.9  # the value to which the largest activation in calibration is scaled
 
 
-def quantize_net(net: nn.Module, given: Iterable[Any]) -> ExactNet | ExactUNet:
+def quantize_net(net: nn.Module, given: Iterable[Any]) -> ExactNet | ExactLatticeNet:
     """Return the exact form of a copy of a net, to be fine-tuned if it is `trainable`.
 
     Arguments:
         net: A trained net.
-        given: Batches of typical symbols, with which the range of its activations is measured; for a `UNet`, of typical
-            inputs (x, known, step).
+        given: Batches of typical symbols, with which the range of its activations is measured; for a `LatticeNet`,
+            tuples (see `exact_lattice_net`).
     """
-    if type(net) is UNet:
+    if type(net) is LatticeNet:
         with evaluation_mode(net):
-            return exact_unet(net, given)
+            return exact_lattice_net(net, given)
     check_net(net)
     layers = [module for module in net.modules() if isinstance(module, Affine)]
     peaks = [peak.cpu() / _PEAK for peak in _peaks(net, layers[:-1], given)]
@@ -50,10 +50,10 @@ def quantize_net(net: nn.Module, given: Iterable[Any]) -> ExactNet | ExactUNet:
     return exact_net(copy.deepcopy(net), convert).to(next(net.parameters()).device)
 
 
-def outline_net(net: nn.Module) -> ExactNet | ExactUNet:
+def outline_net(net: nn.Module) -> ExactNet | ExactLatticeNet:
     """Return the exact form of a net on PyTorch's meta device, with integers that are set later."""
-    if type(net) is UNet:
-        return ExactUNet(net)
+    if type(net) is LatticeNet:
+        return ExactLatticeNet(net)
 
     def convert(layer: Affine, *arguments: Any) -> ExactAffine:
         assert layer.bias is not None

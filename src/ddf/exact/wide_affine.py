@@ -45,6 +45,7 @@ class WideAffine(IntegerModule):
     Arguments:
         shape: The shape of the weights, (out, in) or (out, in, rows, columns).
         bias: Whether there is a bias.
+        mask: Which weights there are (out, in), on the CPU; None for all. Only these are stored.
     """
 
     weight: Tensor
@@ -52,11 +53,13 @@ class WideAffine(IntegerModule):
     input_bits: Tensor
     bias: Tensor | None
 
-    def __init__(self, shape: torch.Size, bias: bool = False) -> None:
+    def __init__(self, shape: torch.Size, bias: bool = False, mask: Tensor | None = None) -> None:
         super().__init__()
+        self.shape, self.mask = shape, mask
         self.in_channels = shape[1]
         self.size = shape[2] if len(shape) > 2 else 1
-        self.register_buffer("weight", torch.zeros(shape, dtype=torch.int16))
+        stored = shape if mask is None else (int(mask.sum()), *shape[2:])
+        self.register_buffer("weight", torch.zeros(stored, dtype=torch.int16))
         self.register_buffer("shift", torch.zeros(shape[0], dtype=torch.int8))
         self.register_buffer("input_bits", torch.zeros((), dtype=torch.int8))
         self.register_buffer("bias", torch.zeros(shape[0], dtype=torch.int32) if bias else None)
@@ -81,6 +84,7 @@ class WideAffine(IntegerModule):
         shift = (_LARGEST / largest.clamp(min=2.0**-60)).log2().floor().clamp(0, _MOST_SHIFT)
         scale = power_of_two(shift, torch.float64).view(-1, *[1] * (weight.ndim - 1))
         integers = nearest(weight * scale, 1).clamp(-_LARGEST, _LARGEST)
+        integers = integers if self.mask is None else integers[self.mask]
         tensors = {"weight": integers, "shift": shift, "input_bits": torch.tensor(input_bits)}
         if bias is not None:
             tensors["bias"] = to_fixed_point(bias)
@@ -105,7 +109,7 @@ class WideAffine(IntegerModule):
             low, high = (int(end) for end in tensor.aminmax())
             if low < least or high > most:
                 raise ModelError(f"{name} of {low} … {high} are out of range ({least} … {most})")
-        bound = int(self.weight.flatten(1).abs().sum(dim=1, dtype=torch.int64).max()) * _LARGEST
+        bound = int(self._rows().abs().sum(dim=1, dtype=torch.int64).max()) * _LARGEST
         if bound >= 1 << 53:
             raise ModelError(f"sums of up to {bound} do not fit into a double: train the net with smaller weights")
 
@@ -115,7 +119,11 @@ class WideAffine(IntegerModule):
 
     def _rows(self) -> Tensor:
         """Return the weights as a matrix (out, taps · in), in the order of `patches`."""
-        return self.weight if self.weight.ndim == 2 else self.weight.permute(0, 2, 3, 1).flatten(1)
+        weight = self.weight
+        if self.mask is not None:
+            weight = weight.new_zeros(self.shape)
+            weight[self.mask.to(weight.device)] = self.weight
+        return weight if weight.ndim == 2 else weight.permute(0, 2, 3, 1).flatten(1)
 
     def _prepare(self) -> _Prepared:
         made = self._prepared  # other threads may change the attribute
@@ -201,7 +209,7 @@ class WideAffine(IntegerModule):
         return torch.equal(got, want if made.bias is None else want + made.bias.cpu())
 
     def extra_repr(self) -> str:
-        return f"{tuple(self.weight.shape)}"
+        return f"{tuple(self.shape)}"
 
 
 def bits_for(peak: float) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ddf import architectures
 from ddf.layers import LatticeOrder
-from ddf.spec import DenseNetSpec, FlowSpec, MLPSpec, UNetSpec
+from ddf.spec import DenseNetSpec, FlowSpec, LatticeNetSpec, MLPSpec
 from ddf.training.config import TrainingConfig
 
 MODELS = {
@@ -316,29 +316,29 @@ def _df_ablation(rows: dict[str, Row]) -> list[Experiment]:
 
 def _ordered() -> list[Experiment]:
     """Return ordered flows: one net for many steps."""
-    changes = "an ordered flow: one U-net for all steps, Muon, gradient clipping, weight decay, dropout, "
+    changes = "an ordered flow: one net for all steps, Muon, gradient clipping, weight decay, dropout, "
     mnist = TrainingConfig(
         batch_size=128,
         learning_rate=1e-3,
-        max_epochs=52,
-        patience=52,
+        max_epochs=26,
+        patience=26,
         ema=0.999,
         warmup_steps=200,
         weight_decay=0.02,
         clip=1.0,
         optimizer="muon",
-        validate_every=4,
+        validate_every=2,
         cosine=True,
         draws=26,
     )
-    city = replace(mnist, batch_size=64, max_epochs=520, patience=520, validate_every=40, draws=104)
-    fine = replace(city, batch_size=16, max_epochs=130, patience=130, validate_every=10, draws=26)
-    nets = {rate: UNetSpec(dropout=rate) for rate in (0.1, 0.2)}
-    large = UNetSpec(planes=(128, 256, 384), blocks=(2, 2, 4), dropout=0.1)
+    city = replace(mnist, batch_size=64, max_epochs=256, patience=256, validate_every=8, draws=128)
+    fine = replace(city, batch_size=16, max_epochs=52, patience=52, validate_every=4, draws=52)
+    nets = {rate: LatticeNetSpec(dropout=rate) for rate in (0.1, 0.2, 0.3)}
+    large = LatticeNetSpec(planes=(128, 256, 384), blocks=(2, 2, 4), dropout=0.1)
     digits, maps = (1, 28, 28), (1, 32, 64)
     specs = {
         "mnist": (architectures.ordered(2, digits, nets[0.1]), mnist, "26 binarizations"),
-        "static-mnist": (architectures.ordered(2, digits, nets[0.2]), mnist, "no augmentation"),
+        "static-mnist": (architectures.ordered(2, digits, nets[0.3]), mnist, "no augmentation"),
         "cityscapes": (
             architectures.ordered(8, maps, nets[0.2]),
             city,

@@ -123,7 +123,7 @@ class Conditional(NetLayer):
 
     # ---- Training
 
-    def loss(self, net: nn.Module, x: Tensor, progress: Tensor) -> Loss:
+    def loss(self, net: nn.Module, x: Tensor) -> Loss:
         """Return the cross-entropy of the target."""
         given, target = self.split(x)
         log_p = self.masked(net(given).float()).log_softmax(dim=1)

@@ -4,7 +4,7 @@ __all__ = ["Loss", "NetLayer"]
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class NetLayer(Layer):
         self.net = net
         self.num_classes = int(classes)
 
-    def logits(self, *given: Tensor) -> Tensor:
+    def logits(self, *given: Any) -> Tensor:
         """Return the logits of the net. If the layer is frozen, gradients reach the inputs, but not the weights."""
         weights = {name: weight.detach() for name, weight in self.net.named_parameters() if weight.requires_grad}
         if self.frozen and weights:
@@ -52,18 +52,17 @@ class NetLayer(Layer):
         return found
 
     @abstractmethod
-    def loss(self, net: nn.Module, x: Tensor, progress: Tensor) -> Loss:
+    def loss(self, net: nn.Module, x: Tensor) -> Loss:
         """Return the loss of the net in training.
 
         Arguments:
             net: The net of the layer, which may be wrapped for distributed training.
             x: The symbols that reach the layer.
-            progress: The fraction of training that is done, from 0 to 1, as a tensor.
         """
 
     def score(self, net: nn.Module, x: Tensor) -> Tensor:
         """Return the mean bits per predicted symbol, for validation."""
-        return self.loss(net, x, torch.ones((), device=x.device)).bits
+        return self.loss(net, x).bits
 
     def check_data(self, symbols: Iterable[Tensor]) -> None:
         """Raise an error if batches of symbols include symbols that the layer cannot be trained on."""

@@ -1,10 +1,11 @@
 """The ordered split: the pixels of a map leave the flow in many steps, and one net predicts all of them."""
 
-__all__ = ["OrderedSplit", "OrderedSplitSpec"]
+__all__ = ["OrderedSplit", "OrderedSplitSpec", "random_pixels"]
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,45 +14,39 @@ from ddf.layers.layer import Draw, Emit, LayerSpec, Movement
 from ddf.layers.net_layer import Loss, NetLayer
 from ddf.layers.orders import LatticeOrder, Order
 from ddf.layers.rank_code import RankCode
-from ddf.nets.net import Net, NetSpec
+from ddf.nets import LatticeNet, NetSpec
+from ddf.nets.lattice import LatticeWalk
 from ddf.nets.stable import evaluation_mode, stable_logits
 from ddf.permutation import rank, unrank
 from ddf.shapes import Shape
 from ddf.symbols import one_hot
 
-_AUXILIARY = 0.5  # the weight of the auxiliary loss at the start
-_AUXILIARY_END = 0.7  # the fraction of training after which it is 0
 _SIZES = 4  # whose steps are kept
-_SCORED = 8  # steps of each sample that validation scores
-_GOLDEN = 0.6180339887  # the golden ratio − 1, whose multiples modulo 1 are spread evenly
+_CHECKED = 4  # steps for which the net is checked
 
 
 class OrderedSplit(RankCode, NetLayer):
     """Factors out the pixels of a map in many steps, each step predicted from the pixels of all earlier steps.
 
     Steps are numbered from coarse to fine, so the forward walk factors out the last step first. The pixels of step 0, a
-    coarse lattice, stay in the flow. The same net predicts all steps. It is given the known pixels, a marker for the
-    unknown ones, and the number of the step; the pixels of a step are predicted independently of one another.
-
-    The net is trained on a random step of each map. For most of the training, an auxiliary loss whose weight decreases
-    to 0 also makes it predict the pixels of all later steps.
+    coarse lattice, stay in the flow. The same net predicts all steps; the pixels of a step are predicted independently
+    of one another.
 
     Arguments:
-        net: `net(x, known, step)` returns logits (batch, K, channels, height, width), given symbols x (batch, channels,
-            height, width), a mask of the known pixels (batch, height, width), and the number of the step of each sample
-            (batch). Symbols of unknown pixels must have no effect.
+        net: A `LatticeNet` for a `LatticeOrder`; or a net that maps symbols (batch, channels, height, width) to logits
+            (batch, K, channels, height, width), where the logits of a pixel depend only on pixels of earlier steps.
         order: The step of every pixel; None for `LatticeOrder()`.
         ranks: Whether ranks are factored out instead of symbols; see `DenoisingSplit`.
-        given: The share of training samples in which additional random pixels are known. If it is positive, the layer
-            can `complete` maps.
+        given: The share of training samples in which additional random pixels are given in advance. If it is positive,
+            the layer can `complete` maps; the net must take a mask of the given pixels (batch, height, width) as well,
+            as a `LatticeNet` with `hints` does.
         size: Height and width of the maps; None for maps of any size whose sides are multiples of the order's stride.
         num_classes: The number of classes K, for a net without an attribute of that name.
 
     Examples:
-        >>> from ddf.nets import UNet
         >>> order = LatticeOrder(stride=8)
-        >>> split = OrderedSplit(UNet(2, 1, steps=order.count, planes=(64,), blocks=(1,)), order)
-        >>> split.output_shape((1, 16, 24))
+        >>> net = LatticeNet(num_classes=2, channels=1, levels=3, planes=(64,), blocks=(1,), width=8)
+        >>> OrderedSplit(net, order).output_shape((1, 16, 24))
         (1, 2, 3)
     """
 
@@ -68,19 +63,14 @@ class OrderedSplit(RankCode, NetLayer):
         order = LatticeOrder() if order is None else order
         if not isinstance(order, Order):
             raise TypeError(f"OrderedSplit: the order must be an Order, such as LatticeOrder(), not {order!r}")
-        steps = getattr(net, "steps", order.count)
-        if steps < order.count:
-            raise ValueError(
-                f"OrderedSplit: the order has {order.count} steps, but the net only {steps}; "
-                f"build the net with steps={order.count}"
-            )
-        if isinstance(net, Net):
-            raise TypeError(
-                f"OrderedSplit: a {type(net).__name__} is given symbols only, but the net must also be given the known "
-                "pixels and the step; use a UNet"
-            )
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
             raise ValueError(f"OrderedSplit: given={given!r} must be a number between 0 and 1")
+        if isinstance(net, LatticeNet):
+            built = LatticeOrder(1 << net.levels, net.cell)
+            if built != order:
+                raise ValueError(f"OrderedSplit: the net was built for {built}, not for {order}")
+            if given and not net.hints:
+                raise ValueError(f"OrderedSplit: given={given} needs a net with hints=True")
         self.order = order
         self.ranks = ranks
         self.given = given
@@ -103,12 +93,13 @@ class OrderedSplit(RankCode, NetLayer):
     # ---- The walks
 
     def forward(self, x: Tensor, emit: Emit) -> Tensor:
-        for step, place in reversed(self.steps(x).places):
-            symbols, logits = x.flatten(2)[..., place], self.predict(x, step, place)
+        logits = self._predicted(x).flatten(3)
+        for _, place in reversed(self.steps(x).places):
+            symbols, predicted = x.flatten(2)[..., place], logits[..., place]
             if self.ranks:
-                emit(rank(symbols, logits, self.num_classes, dim=1), self.rank_logits(logits))
+                emit(rank(symbols, predicted, self.num_classes, dim=1), self.rank_logits(predicted))
             else:
-                emit(symbols, logits)
+                emit(symbols, predicted)
         return self.carry(x)
 
     def inverse(self, z: Tensor, draw: Draw) -> Tensor:
@@ -116,8 +107,9 @@ class OrderedSplit(RankCode, NetLayer):
         height, width = self.size or (z.shape[2] * stride, z.shape[3] * stride)
         x = z.new_zeros(*z.shape[:2], height, width)
         x[:, :, ::stride, ::stride] = z
+        memory: dict[str, Any] = {}
         for step, place in self.steps(x).places:
-            x.flatten(2)[..., place] = self._drawn(self.predict(x, step, place), draw).to(x.dtype)
+            x.flatten(2)[..., place] = self._drawn(self._at_step(x, None, step, place, memory), draw).to(x.dtype)
         return x
 
     def carry(self, x: Tensor) -> Tensor:
@@ -137,14 +129,12 @@ class OrderedSplit(RankCode, NetLayer):
         """
         if not self.given:
             raise ValueError("OrderedSplit: to complete maps, train a layer with given > 0")
-        x, known = x.clone(), known.clone()
-        steps = self.steps(x)
-        for step in [0, *(step for step, _ in steps.places)]:
-            here = steps.of_pixel == step
-            logits = self._predicted(x, known, step)
-            drawn = self._drawn(logits, draw)
-            x = torch.where((here & ~known).unsqueeze(1), drawn.to(x.dtype), x)
-            known = known | here
+        x, steps = x.clone(), self.steps(x)
+        memory: dict[str, Any] = {}
+        for step, place in [(0, (steps.of_pixel.flatten() == 0).nonzero()[:, 0]), *steps.places]:
+            drawn = self._drawn(self._at_step(x, known, step, place, memory), draw).to(x.dtype)
+            keep = known.flatten(1)[:, None, place]
+            x.flatten(2)[..., place] = torch.where(keep, x.flatten(2)[..., place], drawn)
         return x
 
     # ---- The prediction
@@ -158,14 +148,7 @@ class OrderedSplit(RankCode, NetLayer):
             steps = self._checked_steps(height, width)
             present = [step for step in range(1, self.order.count) if (steps == step).any()]
             places = [(step, (steps.flatten() == step).nonzero()[:, 0].to(x.device)) for step in present]
-            roots = torch.tensor([len(place) ** 0.5 for _, place in places], device=x.device)
-            found = _Steps(
-                steps.to(x.device),
-                torch.tensor(present, device=x.device),
-                places,
-                int((steps > 0).sum()),
-                roots / roots.sum(),
-            )
+            found = _Steps(steps.to(x.device), places)
             self._known_steps = {**dict(list(self._known_steps.items())[1 - _SIZES :]), key: found}
         return found
 
@@ -191,28 +174,35 @@ class OrderedSplit(RankCode, NetLayer):
             )
         return steps
 
-    def predict(self, x: Tensor, step: int, place: Tensor) -> Tensor:
-        """Return the logits of the pixels of one step, given all earlier steps: (batch, K, channels, pixels).
-
-        Arguments:
-            x: Symbols (batch, channels, height, width).
-            step: The number of the step.
-            place: Its pixels, as indices into flattened maps.
-        """
-        known = (self.steps(x).of_pixel < step).expand(len(x), -1, -1)
-        return self._predicted(x, known, step).flatten(3)[..., place]
-
-    def _predicted(self, x: Tensor, known: Tensor, step: int) -> Tensor:
+    def _predicted(self, x: Tensor, *more: Tensor) -> Tensor:
         """Return the logits of all pixels."""
-        numbers = torch.full((len(x),), step, device=x.device)
         shape = (len(x), self.num_classes, *x.shape[1:])
-        if not len(x):
+        if not len(x) or not self.steps(x).places:
             return torch.zeros(shape, device=x.device)
         # Ranks must not depend on the rest of the batch.
-        logits = stable_logits(self.net, x, known, numbers) if self.ranks else self.logits(x, known, numbers)
+        logits = stable_logits(self.net, x, *more) if self.ranks else self.logits(x, *more)
         if logits.shape != shape:
             raise ValueError(f"OrderedSplit: the net must return logits {shape}, but returned {tuple(logits.shape)}")
         return logits
+
+    def _at_step(self, x: Tensor, given: Tensor | None, step: int, place: Tensor, memory: dict[str, Any]) -> Tensor:
+        """Return the logits of the pixels of one step: (batch, K, channels, pixels).
+
+        Arguments:
+            x: Symbols, of which those of this step and of later ones have no effect unless they are given.
+            given: Which pixels are given in advance, or None.
+            step: The number of the step.
+            place: Its pixels, as indices into flattened maps.
+            memory: What the net keeps between the steps of a walk.
+        """
+        if not len(x):
+            return torch.zeros(0, self.num_classes, x.shape[1], len(place), device=x.device)
+        if not isinstance(self.net, LatticeWalk):
+            return self._predicted(x, *([] if given is None else [given])).flatten(3)[..., place]
+        return (stable_logits if self.ranks else self._logits)(self.net, x, given, step, memory)
+
+    def _logits(self, net: nn.Module, *given: Any) -> Tensor:
+        return self.logits(*given)
 
     def _drawn(self, logits: Tensor, draw: Draw) -> Tensor:
         if self.ranks:
@@ -221,52 +211,30 @@ class OrderedSplit(RankCode, NetLayer):
 
     # ---- Training
 
-    def loss(self, net: nn.Module, x: Tensor, progress: Tensor) -> Loss:
-        """Return the loss of a random step of each sample.
+    def loss(self, net: nn.Module, x: Tensor) -> Loss:
+        """Return the mean bits of all pixels, except those of step 0.
 
-        Two things reduce the variance of the gradient: steps are drawn in proportion to the square root of their number
-        of pixels, and the draws of a batch are evenly spaced, with a random offset.
+        If pixels are given in advance, the others are predicted, those of step 0 included.
         """
-        steps, batch = self.steps(x), len(x)
-        count = len(steps.present)
-        spaced = (torch.arange(batch, device=x.device) + torch.rand((), device=x.device)) / batch
-        drawn = torch.searchsorted(steps.shares.cumsum(0), spaced).clamp(max=count - 1)
-        step = steps.present[drawn]
-        known = steps.of_pixel < step.view(-1, 1, 1)
-        target = steps.of_pixel == step.view(-1, 1, 1)
-        usual = torch.ones(batch, device=x.device)
-        if self.given:
-            chosen = torch.rand(batch, device=x.device) < self.given
-            step = torch.where(chosen & (torch.rand(batch, device=x.device) < 1 / (count + 1)), 0, step)
-            known = (steps.of_pixel < step.view(-1, 1, 1)) | (chosen.view(-1, 1, 1) & _random_pixels(x))
-            target = (steps.of_pixel == step.view(-1, 1, 1)) & ~known
-            usual = 1 - chosen.float()
-        bits = self._bits(net, x, known, step)
-        of_sample = (bits * target.unsqueeze(1)).flatten(1).sum(1) / (steps.shares[drawn] * (steps.later * x.shape[1]))
-        rest = ~(known | target).unsqueeze(1)
-        auxiliary = (bits * rest).sum() / (rest.sum() * x.shape[1] + 1)
-        weight = _AUXILIARY * (1 - progress / _AUXILIARY_END).clamp(min=0)
-        return Loss((of_sample * usual).sum() / usual.sum().clamp(min=1), of_sample.mean() + weight * auxiliary)
+        later = (self.steps(x).of_pixel > 0).expand(len(x), -1, -1)
+        if not self.given:
+            bits = self._mean_bits(net(x), x, later)
+            return Loss(bits, bits)
+        chosen = torch.rand(len(x), 1, 1, device=x.device) < self.given
+        given = chosen & random_pixels(x)
+        logits = net(x, given)
+        return Loss(self._mean_bits(logits, x, later & ~chosen), self._mean_bits(logits, x, (later | chosen) & ~given))
 
     @torch.no_grad()
     def score(self, net: nn.Module, x: Tensor) -> Tensor:
-        """Return the mean bits per pixel, estimated from a few steps of each sample, always the same ones."""
-        steps, batch = self.steps(x), len(x)
-        count = len(steps.present)
-        total = torch.zeros((), dtype=torch.float64, device=x.device)
         with evaluation_mode(net):
-            for i in range(_SCORED):
-                spaced = (torch.arange(batch, device=x.device, dtype=torch.float64) * _SCORED + i) * _GOLDEN % 1
-                step = steps.present[(spaced * count).long()]
-                known = steps.of_pixel < step.view(-1, 1, 1)
-                target = steps.of_pixel == step.view(-1, 1, 1)
-                total += (self._bits(net, x, known, step) * target.unsqueeze(1)).sum(dtype=torch.float64)
-        return total * count / (_SCORED * batch * x.shape[1] * steps.later)
+            return self._mean_bits(net(x), x, (self.steps(x).of_pixel > 0).expand(len(x), -1, -1))
 
-    def _bits(self, net: nn.Module, x: Tensor, known: Tensor, step: Tensor) -> Tensor:
-        """Return the bits of every pixel: (batch, channels, height, width)."""
-        log_p = net(x, known, step).float().log_softmax(dim=1)
-        return (log_p * one_hot(x, self.num_classes)).sum(1) * (-1 / log(2))
+    def _mean_bits(self, logits: Tensor, x: Tensor, pixels: Tensor) -> Tensor:
+        """Return the mean bits of some pixels: a mask (batch, height, width)."""
+        log_p = logits.float().log_softmax(dim=1)
+        bits = (log_p * one_hot(x, self.num_classes)).sum((1, 2)) * (-1 / log(2))
+        return (bits * pixels).sum() / (pixels.sum() * x.shape[1]).clamp(min=1)
 
     @torch.no_grad()
     def check_data(self, symbols: Iterable[Tensor]) -> None:
@@ -274,12 +242,15 @@ class OrderedSplit(RankCode, NetLayer):
         steps = self.steps(x)
         if not steps.places:
             raise ValueError(f"OrderedSplit: maps of {tuple(x.shape[2:])} have only pixels of step 0")
-        known = steps.of_pixel[None] < steps.places[-1][0]
-        changed = torch.where(known.unsqueeze(1), x, self.num_classes - 1 - x)
+        checked = steps.places[:: -(-len(steps.places) // _CHECKED)]
         with evaluation_mode(self.net):
-            one, other = (self._predicted(part, known, steps.places[-1][0]) for part in (x, changed))
-        if not torch.equal(one, other):
-            raise ValueError("OrderedSplit: the net's logits depend on the symbols of unknown pixels; use the mask")
+            logits = self._predicted(x).flatten(3)
+            for step, place in checked:
+                changed = torch.where(steps.of_pixel < step, x, self.num_classes - 1 - x)
+                if not torch.equal(self._predicted(changed).flatten(3)[..., place], logits[..., place]):
+                    raise ValueError(
+                        "OrderedSplit: the net's logits of a pixel depend on pixels of the same step or of later ones"
+                    )
 
     def count(self, symbols: Iterable[Tensor]) -> Tensor:
         if not self.ranks:
@@ -287,8 +258,9 @@ class OrderedSplit(RankCode, NetLayer):
 
         def predicted() -> Iterator[tuple[Tensor, Tensor]]:
             for x in symbols:
-                for step, place in self.steps(x).places:
-                    yield x.flatten(2)[..., place], self.predict(x, step, place)
+                logits = self._predicted(x).flatten(3)
+                for _, place in self.steps(x).places:
+                    yield x.flatten(2)[..., place], logits[..., place]
 
         return self.count_ranks(predicted())
 
@@ -303,29 +275,27 @@ class _Steps:
 
     Arguments:
         of_pixel: The step of every pixel (height, width).
-        present: The steps that have pixels, except step 0.
-        places: Each of these steps and its pixels, as indices into flattened maps.
-        later: The number of pixels of all these steps.
-        shares: The probability with which each of these steps is drawn in training.
+        places: Each step that has pixels, except step 0, and its pixels, as indices into flattened maps.
     """
 
     of_pixel: Tensor
-    present: Tensor
     places: list[tuple[int, Tensor]]
-    later: int
-    shares: Tensor
 
 
-def _random_pixels(x: Tensor) -> Tensor:
+def random_pixels(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Return a random mask (batch, height, width): the inside or outside of a rectangle, or independent pixels."""
     batch, _, height, width = x.shape
-    ends = torch.rand(batch, 4, device=x.device).view(batch, 2, 2).sort(dim=-1).values
+
+    def rand(*size: int) -> Tensor:
+        return torch.rand(*size, device=x.device, generator=generator)
+
+    ends = rand(batch, 4).view(batch, 2, 2).sort(dim=-1).values
     rows = torch.arange(height, device=x.device).view(1, -1, 1) / height
     columns = torch.arange(width, device=x.device).view(1, 1, -1) / width
     (top, bottom), (left, right) = (ends[:, i].T[..., None, None] for i in range(2))
     inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
-    kind = torch.rand(batch, 1, 1, device=x.device)
-    some = torch.rand(batch, height, width, device=x.device) < torch.rand(batch, 1, 1, device=x.device)
+    kind = rand(batch, 1, 1)
+    some = rand(batch, height, width) < rand(batch, 1, 1)
     return torch.where(kind < 1 / 3, inside, torch.where(kind < 2 / 3, ~inside, some))
 
 

@@ -30,14 +30,18 @@ class Convolution(nn.Conv2d):
         super().__init__(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.convolve(x, self.weight)
+
+    def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Apply the convolution with these weights."""
         if x.dtype == torch.float64:
-            out = as_products(x, self.weight)
+            out = as_products(x, weight)
             return out if self.bias is None else out + self.bias.view(-1, 1, 1)
         if self.kernel_size == (1, 1) and x.is_cuda and torch.is_autocast_enabled("cuda"):
             # The same sums as a matrix product: 10 % less time per training step. (Not in single precision, where
             # convolutions may use TF32 and products do not by default.)
-            return F.linear(x.permute(0, 2, 3, 1), self.weight[:, :, 0, 0], self.bias).permute(0, 3, 1, 2)
-        return super().forward(x)
+            return F.linear(x.permute(0, 2, 3, 1), weight[:, :, 0, 0], self.bias).permute(0, 3, 1, 2)
+        return self._conv_forward(x, weight, self.bias)
 
 
 def as_products(x: Tensor, weight: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ __all__ = ["PER_NAT", "evaluation_mode", "stable_logits"]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ PER_NAT = 1024
 
 
 @torch.no_grad()
-def stable_logits(net: nn.Module, *given: Tensor) -> Tensor:
+def stable_logits(net: nn.Module, *given: Any) -> Tensor:
     """Return the logits of a net as whole numbers, for decisions that must not depend on the rest of the batch.
 
     A coupling acts on the order of the logits. In single precision they change by 1e-6 with the batch size, so that a

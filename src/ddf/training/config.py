@@ -33,7 +33,7 @@ class TrainingConfig:
         precision: `"bfloat16"` (autocast), `"float32"`, or `"auto"`: bfloat16 on a GPU, float32 otherwise.
         memory_cap: Maximum bytes of data in main memory, and again on the device; larger data is kept on disk.
         seed: Random seed for the order of the samples, the held-out part, the resampling, and the random numbers of
-            training steps (dropout, the steps of ordered splits).
+            training steps (dropout, the pixels that ordered splits are given).
     """
 
     batch_size: int = 64

@@ -29,7 +29,7 @@ class Relaxed(nn.Module):
         return relaxed_log_prob(self.flow, x, self.power)
 
 
-def joint_loss(relaxed: nn.Module, x: Tensor, progress: Tensor) -> Loss:
+def joint_loss(relaxed: nn.Module, x: Tensor) -> Loss:
     """Return the relaxed bits per dimension, which are both reported and minimized."""
     bits = joint_score(relaxed, x)
     return Loss(bits, bits)

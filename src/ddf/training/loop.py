@@ -34,15 +34,15 @@ class Task:
         number: Its position in the flow.
         label: Its name in the progress display.
         module: The module with the weights.
-        loss: `loss(module, batch, progress)`: the mean bits of a batch of symbols, and the objective to minimize. The
-            module passed to it may be wrapped; the progress of training is a number from 0 to 1.
+        loss: `loss(module, batch)`: the mean bits of a batch of symbols, and the objective to minimize. The module
+            passed to it may be wrapped.
         score: `score(module, batch)`: the mean bits of a batch, for validation.
     """
 
     number: int
     label: str
     module: nn.Module
-    loss: Callable[[nn.Module, Tensor, Tensor], Loss]
+    loss: Callable[[nn.Module, Tensor], Loss]
     score: Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -133,9 +133,8 @@ def optimize(task: Task, train: Cache, validation: Cache, session: Session) -> d
             order = (order + state.epoch % train.draws * samples).to(train.device)
             while state.step < steps:
                 done = state.epoch * steps + state.step
-                progress_made = done / (steps * config.max_epochs)
                 _seed(processes.device, _mixed(config.seed, task.number, done, processes.rank))
-                stepper.set_rate(_rate(config, done, progress_made), progress_made)
+                stepper.set_rate(_rate(config, done, done / (steps * config.max_epochs)))
                 stepper.step(order[state.step * batch_size : (state.step + 1) * batch_size])
                 state.step += 1
                 if averaged is not None:
@@ -243,7 +242,7 @@ def _order(samples: int, *seeds: int) -> Tensor:
 
 
 def _seed(device: torch.device, seed: int) -> None:
-    """Seed the random numbers of a step (dropout, steps of ordered splits), so that a run can resume at any step."""
+    """Seed the random numbers of a step (dropout, pixels given in advance), so that a run can resume at any step."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index

@@ -21,14 +21,14 @@ from ddf.training.processes import Processes
 _HIDDEN = 64  # layers with fewer inputs or outputs are not counted as hidden layers
 _PIXELS_FOR_CHANNELS_LAST = 128  # on a CPU, where it makes smaller maps slower (benchmarks/README.md)
 
-LossOf = Callable[[nn.Module, Tensor, Tensor], Loss]
+LossOf = Callable[[nn.Module, Tensor], Loss]
 
 
 class Stepper:
     """Takes optimizer steps: gathers a batch, computes the loss and its gradients, and updates the weights.
 
     Arguments:
-        loss: `loss(module, batch, progress)`: the mean bits of a batch, and the objective to minimize.
+        loss: `loss(module, batch)`: the mean bits of a batch, and the objective to minimize.
         module: The module to train.
         train: The training data.
         config: How to train.
@@ -73,7 +73,6 @@ class Stepper:
             self.optimizers["muon"] = Muon(hidden, self._tensor(config.learning_rate), weight_decay=config.weight_decay)
         self._rate = -1.0
         self.clip = config.clip
-        self.progress = torch.zeros((), dtype=torch.float32, device=processes.device)
 
     def step(self, index: Tensor) -> None:
         """Take a step on these rows, and add their mean bits to `bits`."""
@@ -83,7 +82,7 @@ class Stepper:
         for weight in self.weights:
             weight.grad = None
         with self.autocast():
-            bits, objective = self.loss(self.wrapped, batch, self.progress)
+            bits, objective = self.loss(self.wrapped, batch)
         objective.backward()
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.weights, self.clip)
@@ -92,9 +91,8 @@ class Stepper:
             optimizer.step()
         self.bits += bits.detach()
 
-    def set_rate(self, rate: float, progress: float) -> None:
-        """Set the learning rate, and the progress that is passed to the loss."""
-        self.progress.fill_(progress)
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate."""
         if rate == self._rate:
             return
         self._rate = rate
@@ -182,7 +180,8 @@ class GraphStepper(Stepper):
 
 def _is_hidden(part: nn.Module, weight: nn.Parameter) -> bool:
     """Return whether a weight belongs to a hidden layer, judging by its numbers of inputs and outputs."""
-    return isinstance(part, nn.Linear | nn.Conv2d) and weight.ndim > 1 and min(weight.shape[:2]) >= _HIDDEN
+    affine = isinstance(part, nn.Linear | nn.Conv2d) and getattr(part, "hidden", True)
+    return affine and weight.ndim > 1 and min(weight.shape[:2]) >= _HIDDEN
 
 
 def make_stepper(
