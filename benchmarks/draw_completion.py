@@ -13,16 +13,14 @@ import torch
 from ddf import architectures, viz
 from ddf.data.drawn import SCENE_CLASSES, draw_scenes
 from ddf.flow import Flow
-from ddf.spec import UNetSpec
+from ddf.spec import LatticeNetSpec
 from ddf.training import TrainingConfig, fit
 
 HEIGHT, WIDTH = 32, 64
 CONFIG = TrainingConfig(
-    batch_size=32,
-    learning_rate=2e-3,
-    max_epochs=12,
-    patience=12,
-    validate_every=4,
+    batch_size=16,
+    max_epochs=4,
+    patience=4,
     ema=0.995,
     warmup_steps=50,
     weight_decay=0.02,
@@ -40,7 +38,7 @@ def scenes(count: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uin
 
 def trained(run: Path | None) -> Flow:
     """Return the trained flow."""
-    net = UNetSpec(planes=(64, 128), blocks=(1, 2))
+    net = LatticeNetSpec(planes=(64, 128), blocks=(1, 2), width=16, depth=1)
     flow = architectures.ordered(5, (1, HEIGHT, WIDTH), net, given=0.5).build(seed=0)
     flow.classes = SCENE_CLASSES
     fit(flow, scenes(6000, seed=0), scenes(100, seed=1), CONFIG, run=run)

@@ -54,7 +54,7 @@ HOSTILE: list[Any] = [
 ]
 KINDS = [
     *("flow", "integer", "labelmaps", "Squeeze", "Shuffle", "DenoisingCoupling", "ModularCoupling", "SplitPrior"),
-    *("MLP", "DenseNet", "UNet", "OrderedSplit", "LatticeOrder", "FactorizedCategorical", "Flow", "ChannelSplit"),
+    *("MLP", "DenseNet", "LatticeNet", "OrderedSplit", "LatticeOrder", "FactorizedCategorical", "Flow", "ChannelSplit"),
     "unknown",
 ]
 DTYPES = ["BOOL", "U8", "I8", "U16", "I16", "F16", "BF16", "U32", "I32", "F32", "U64", "I64", "F64", "F8_E5M2", 3, []]
@@ -90,6 +90,7 @@ class File:
 # ---- Valid models ----------------------------------------------------------------------------------------------------
 
 NET, VECTORS = spec.DenseNetSpec(blocks=2, hidden=16), spec.MLPSpec(hidden=8, layers=3)
+LATTICE = spec.LatticeNetSpec(2, 2, planes=(64,), blocks=(1,), width=8, depth=1)
 FLOWS = {
     "maps": spec.FlowSpec(
         4,
@@ -121,7 +122,7 @@ FLOWS = {
     "ordered": spec.FlowSpec(
         3,
         (1, 8, 8),
-        (spec.OrderedSplitSpec(spec.UNetSpec(20, planes=(64,), blocks=(1,)), LatticeOrder(4, 2), ranks=True),),
+        (spec.OrderedSplitSpec(LATTICE, LatticeOrder(4, 2), ranks=True),),
     ),
     "checkers": spec.FlowSpec(3, (1, 4, 4), (spec.SqueezeSpec(), spec.ModularCouplingSpec(NET))),
 }

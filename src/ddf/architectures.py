@@ -196,8 +196,8 @@ def ordered(
 
     Examples:
         >>> ordered(2, (1, 28, 28), LatticeNetSpec(planes=(64,), blocks=(1,), width=8)).build()
-        Flow of 2 classes, shape 1 × 28 × 28, 131,402 parameters
-             0  OrderedSplit(UNet(planes=(64,), blocks=(1,), patch=2), LatticeOrder(stride=32, cell=4)) → 1 × 1 × 1
+        Flow of 2 classes, shape 1 × 28 × 28, 498,650 parameters
+             0  OrderedSplit(LatticeNet(planes=(64,), blocks=(1,), width=8, depth=2), ...) → 1 × 1 × 1
           base  FactorizedCategorical(shared=False) → 1 × 1 × 1
     """
     order = order or LatticeOrder()

@@ -98,14 +98,14 @@ class LatticeNet(LatticeWalk, nn.Module):
         if self.size is not None:
             rows, columns = (-(-side // 2) for side in self.size)
             self.position = nn.Parameter(torch.randn(1, planes[0], rows, columns) * 0.02)
+        self.start: nn.Conv2d | None = None
+        if self.hints:
+            self.start = start_at_zero(Convolution(planes[0], pad_width(symbols), kernel_size=1))
         self.unet = UNet(self.planes, self.blocks, self.dropout)
         self.mix = Convolution(planes[0], 3 * width, kernel_size=3, bias=False)
         self.seen = CausalConvolution(groups, seen, width, 3, "earlier")
         self.stack = nn.ModuleList(CausalBlock(groups, width, self.dropout) for _ in range(depth))
         self.leave = start_at_zero(CausalConvolution(groups, width, symbols, 1, "same", bias=True))
-        self.start: nn.Conv2d | None = None
-        if self.hints:
-            self.start = start_at_zero(Convolution(planes[0], pad_width(symbols), kernel_size=1))
 
     @property
     def steps(self) -> int:
