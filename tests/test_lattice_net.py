@@ -142,10 +142,12 @@ def test_a_net_takes_maps_of_any_size(size: tuple[int, int]) -> None:
 
 
 def test_maps_of_another_shape_are_rejected() -> None:
-    with pytest.raises(ValueError, match=r"LatticeNet was built for maps of \(8, 12\), not of \(8, 8\)"):
+    with pytest.raises(ValueError, match=r"LatticeNet was built for maps of size \(8, 12\), not \(8, 8\)"):
         lattice_net()(maps(1, 8, 8))
-    with pytest.raises(ValueError, match="LatticeNet was built for maps of 2 channels"):
+    with pytest.raises(ValueError, match="LatticeNet was built for channels=2"):
         lattice_net()(maps(1)[:, :1])
+    with pytest.raises(ValueError, match="build the net with hints=True"):
+        lattice_net()(maps(1), torch.zeros(1, 8, 12, dtype=torch.bool))
 
 
 def test_dropout_is_for_training_only() -> None:
@@ -159,7 +161,7 @@ def test_dropout_is_for_training_only() -> None:
     "options",
     [{"planes": (60,), "blocks": (1,)}, {"planes": (64,), "blocks": (1, 1)}, {"planes": (), "blocks": ()},
      {"planes": (64,), "blocks": (0,)}, {"dropout": 1.0}, {"planes": (64,) * 9, "blocks": (1,) * 9}, {"cell": 3},
-     {"cell": 1}, {"levels": 9}, {"levels": 1}, {"width": 12}, {"width": 0}, {"depth": 0}],
+     {"cell": 1}, {"levels": 5, "cell": 32}, {"levels": 9}, {"levels": 1}, {"width": 12}, {"width": 0}, {"depth": 0}],
 )  # fmt: skip
 def test_impossible_nets_are_rejected(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="LatticeNet: "):

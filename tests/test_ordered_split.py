@@ -18,6 +18,7 @@ from ddf.nets import LatticeNet
 from ddf.spec import DenseNetSpec, FlowSpec, LatticeNetSpec, OrderedSplitSpec
 from ddf.training import TrainingConfig, fit
 from ddf.training.muon import Muon, orthogonal
+from ddf.training.steps import _is_hidden
 from tests.zoo import as_flow, everything, randomize
 
 K = 3
@@ -236,6 +237,18 @@ def test_updates_of_muon_are_orthogonal() -> None:
     torch.testing.assert_close(orthogonal(x.mT), orthogonal(x).mT, atol=0.05, rtol=0)
 
 
+def test_muon_updates_hidden_layers_only() -> None:
+    net = LatticeNet(K, 1, planes=(64,), blocks=(1,), width=8)
+    hidden = {
+        name
+        for name, part in net.named_modules()
+        for weight in part.parameters(recurse=False)
+        if _is_hidden(part, weight)
+    }
+    assert {"unet.before.0.first", "stack.0.second"} <= hidden
+    assert not {"enter", "embedding", "leave"} & hidden
+
+
 def test_muon_descends() -> None:
     generator = torch.Generator().manual_seed(0)
     target = torch.randn(8, 4, 3, 3, generator=generator)
@@ -405,7 +418,7 @@ def test_nets_of_another_shape_are_rejected() -> None:
     flow = as_flow(OrderedSplit(Peeking(K - 1), ORDER, size=(8, 12), num_classes=K), (1, 8, 12), K)
     with pytest.raises(ValueError, match=r"must return logits \(2, 3, 1, 8, 12\), but returned \(2, 2, 1, 8, 12\)"):
         flow.log_prob(maps(2))
-    with pytest.raises(ValueError, match="LatticeNet was built for maps of 1 channels"):
+    with pytest.raises(ValueError, match="LatticeNet was built for channels=1"):
         as_flow(OrderedSplit(net_of(), ORDER), (2, 8, 12), K).log_prob(maps(2).repeat(1, 2, 1, 1))
     with pytest.raises(TypeError, match="the net must be a LatticeNetSpec"):
         architectures.ordered(K, (1, 8, 12), DenseNetSpec())  # type: ignore[arg-type]

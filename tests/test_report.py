@@ -201,7 +201,7 @@ def test_ordered_flows_are_compared_with_everything_else(tmp_path: Path) -> None
         "| Cityscapes | **0.2100 ± 0.0100** | 0.2200 ± 0.0100 | 1.0 M | 20,000 | 10.0 min | 2.0 ms | 0.3100 "
         "| multinomial diffusion (bound) 0.3040 |" in text
     )
-    assert "shifted at random, as in the experiments of others, Cityscapes scores 0.3100 ± 0.0100." in text
+    assert "shifted at random, as in other published experiments, Cityscapes scores 0.3100 ± 0.0100." in text
     assert (tmp_path / "likelihoods.png").stat().st_size > 10_000
     times = Times("device", {"cityscapes-ordered of": [0.009]}, {})
     assert "| 20,000 | 3.0 min |" in write_report(found, tmp_path, "", {}, times=times).read_text()

@@ -36,7 +36,7 @@ CITYSCAPES_CLASSES = Classes.plain(
 )
 _MOVED = 1 / 32  # how far `warp` moves parts of a map, relative to its height or width
 _VOID = 0
-_OFTEN = 0.2  # the share of maps in which a place that is fixed to the camera is void
+_OFTEN = 0.2  # pixels that are void in more than this fraction of the maps are fixed to the camera
 _TRAIN = 2500  # of the 2975 official training maps; the others are for validation
 _HOW_TO = (
     "Cityscapes may not be redistributed. Download gtFine_trainvaltest.zip from https://www.cityscapes-dataset.com "
@@ -62,9 +62,10 @@ def mirror_and_shift(maps: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def warp(maps: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror each map with probability 1/2, and reduce it to a quarter of its size along a smoothly distorted grid.
+    """Mirror each map with probability 1/2, and keep every fourth row and column, roughly.
 
-    The distortion stretches and compresses parts of a map by some 10 %, and moves them by about 3 % of its size.
+    The grid of rows and columns is distorted smoothly, which stretches and compresses parts of a map by about 10 %,
+    and moves them by about 3 % of the map's size.
 
     Arguments:
         maps: Label maps (batch, 1, 4 · height, 4 · width).
@@ -90,10 +91,10 @@ def _distorted(count: int, size: int, generator: torch.Generator) -> Tensor:
 
 
 def varied(maps: DataSet, detailed: DataSet) -> DataSet:
-    """Replace the training maps of a data set by variations of the same maps in greater detail; see `warp`.
+    """Replace training maps with random variations, drawn from more detailed versions of the same maps; see `warp`.
 
     What is fixed to the camera does not vary: the hood of the car and the borders of the rectified images, which have
-    the class void and the same shape in all maps of a car.
+    the class void and the same shape in all maps taken from the same car.
 
     Arguments:
         maps: The data set, without augmentation.
@@ -119,7 +120,10 @@ def _fixed(maps: Tensor) -> Tensor:
 
 
 def _without(maps: Tensor, fixed: Tensor) -> Tensor:
-    """Replace fixed pixels by the next pixel above or below, or beside if the whole column is fixed."""
+    """Replace each fixed pixel with the nearest other one above it, else below it.
+
+    In columns that are entirely fixed, these are the nearest ones to the left, else to the right.
+    """
     for dim in (2, 3):
         size = maps.shape[dim]
         places = torch.arange(size).view(-1, *[1] * (3 - dim)).expand(maps.shape)

@@ -1,4 +1,4 @@
-"""The exact form of the net of ordered flows, in 16-bit integers, which needs no fine-tuning."""
+"""The exact form of a `LatticeNet`, with 16-bit weights and inputs; it needs no fine-tuning."""
 
 __all__ = ["ExactLatticeNet", "exact_lattice_net"]
 
@@ -22,9 +22,9 @@ from ddf.nets.unet import Attention, Block, UNet, from_cells, to_cells
 from ddf.plain import describe
 
 _LARGEST_LOGIT = 1 << 24  # in units of 1/256 bit
-_ENTER_BITS = 14  # fraction bits of the frequencies of given pixels, which are at most 1
+_ENTER_BITS = 14  # averages of given pixels are multiples of 1/128² = 2^−14
 _PIXELS = {"cpu": 1 << 10, "cuda": 1 << 16}
-"""Known pixels that are processed together: what fits a CPU's cache, and enough to occupy a GPU."""
+"""Known pixels that are processed together: few enough for a CPU's cache, and enough to keep a GPU busy."""
 
 
 class ExactLatticeNet(LatticeWalk, IntegerModule):
@@ -57,7 +57,7 @@ class ExactLatticeNet(LatticeWalk, IntegerModule):
         self.register_buffer("position", None if shape is None else torch.zeros(shape, dtype=torch.int32))
 
     def forward(self, *arguments: Any, **more: Any) -> Tensor:
-        """Return the integer logits of pixels, int32; see `LatticeNet`."""
+        """Return integer logits, int32; see `LatticeWalk.forward`."""
         with torch.no_grad(), torch.autocast(self.enter.weight.device.type, enabled=False):
             return super().forward(*arguments, **more)
 
@@ -89,7 +89,7 @@ class ExactLatticeNet(LatticeWalk, IntegerModule):
         return self._in_parts(some, x, given)
 
     def _trunk(self, planes: Tensor, x: Tensor, given: Tensor | None, level: int, embedding: int) -> Tensor:
-        """Apply the U-net to the known pixels of a level: 6 times its features, (batch, height, width, planes)."""
+        """Return 6 times what the U-net computes from the known pixels of a level: (batch, height, width, planes)."""
         if self.hints:
             planes = torch.cat([planes, self.hints_of(x, given, level, planes.dtype)], dim=1)
         h = self.enter(_rows(pad_planes(planes, self.enter.in_channels)))
@@ -190,8 +190,9 @@ class ExactUNet(nn.Module):
 
 
 def _affine(layer: nn.Linear | nn.Conv2d) -> WideAffine:
-    mask = layer.reached() if isinstance(layer, CausalConvolution) else None
-    return WideAffine(layer.weight.shape, layer.bias is not None, mask)
+    if isinstance(layer, CausalConvolution):
+        return WideAffine(layer.weight.shape, layer.bias is not None, layer.reached, layer.reached_count)
+    return WideAffine(layer.weight.shape, layer.bias is not None)
 
 
 def _rows(planes: Tensor) -> Tensor:

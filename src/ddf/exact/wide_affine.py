@@ -7,7 +7,7 @@ Everything around them is in single precision (see `floats`).
 
 __all__ = ["WideAffine", "bits_for", "from_fixed_point", "to_fixed_point"]
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import floor, log2
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ class WideAffine(IntegerModule):
     Arguments:
         shape: The shape of the weights, (out, in) or (out, in, rows, columns).
         bias: Whether there is a bias.
-        mask: Which weights there are (out, in), on the CPU; None for all. Only these are stored.
+        mask: Returns which weights there are (out, in), on a device; None for all of them. Only these are stored.
+        stored: How many of `shape[:2]` there are, if there is a mask.
     """
 
     weight: Tensor
@@ -53,13 +54,19 @@ class WideAffine(IntegerModule):
     input_bits: Tensor
     bias: Tensor | None
 
-    def __init__(self, shape: torch.Size, bias: bool = False, mask: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        shape: torch.Size,
+        bias: bool = False,
+        mask: Callable[[torch.device], Tensor] | None = None,
+        stored: int = 0,
+    ) -> None:
         super().__init__()
         self.shape, self.mask = shape, mask
         self.in_channels = shape[1]
         self.size = shape[2] if len(shape) > 2 else 1
-        stored = shape if mask is None else (int(mask.sum()), *shape[2:])
-        self.register_buffer("weight", torch.zeros(stored, dtype=torch.int16))
+        size = shape if mask is None else (stored, *shape[2:])
+        self.register_buffer("weight", torch.zeros(size, dtype=torch.int16))
         self.register_buffer("shift", torch.zeros(shape[0], dtype=torch.int8))
         self.register_buffer("input_bits", torch.zeros((), dtype=torch.int8))
         self.register_buffer("bias", torch.zeros(shape[0], dtype=torch.int32) if bias else None)
@@ -84,7 +91,7 @@ class WideAffine(IntegerModule):
         shift = (_LARGEST / largest.clamp(min=2.0**-60)).log2().floor().clamp(0, _MOST_SHIFT)
         scale = power_of_two(shift, torch.float64).view(-1, *[1] * (weight.ndim - 1))
         integers = nearest(weight * scale, 1).clamp(-_LARGEST, _LARGEST)
-        integers = integers if self.mask is None else integers[self.mask]
+        integers = integers if self.mask is None else integers[self.mask(integers.device)]
         tensors = {"weight": integers, "shift": shift, "input_bits": torch.tensor(input_bits)}
         if bias is not None:
             tensors["bias"] = to_fixed_point(bias)
@@ -122,7 +129,7 @@ class WideAffine(IntegerModule):
         weight = self.weight
         if self.mask is not None:
             weight = weight.new_zeros(self.shape)
-            weight[self.mask.to(weight.device)] = self.weight
+            weight[self.mask(weight.device)] = self.weight
         return weight if weight.ndim == 2 else weight.permute(0, 2, 3, 1).flatten(1)
 
     def _prepare(self) -> _Prepared:

@@ -25,7 +25,7 @@ class Causal:
 
     Arguments:
         bits: Bits per dimension of the test set.
-        actual_bits: The same for the bytes of the compressed test set.
+        actual_bits: Bits per dimension of the compressed test set, from its size in bytes.
         parameters: The number of parameters.
         train_seconds: The training time in seconds.
         device: What it was trained on.
@@ -72,7 +72,8 @@ def ordered_section(found: Results, times: Times | None, causal: Mapping[str, Ca
         "",
         ORDERED_FLOWS,
         "",
-        "| data | test | validation | parameters | steps | training | time per sample | causal flow | published |",
+        "| data | test | validation | parameters | optimizer steps | training | time per sample | causal flow "
+        "| published |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     panels = [panel for data in ("mnist", "cityscapes") if (panel := _comparison(found, data, times, causal)).points]
@@ -88,7 +89,7 @@ def ordered_section(found: Results, times: Times | None, causal: Mapping[str, Ca
     if shifted:
         lines += [
             "",
-            "On test maps that are mirrored and shifted at random, as in the experiments of others, "
+            "On test maps that are mirrored and shifted at random, as in other published experiments,  "
             f"Cityscapes scores {plus_minus(shifted)}.",
         ]
     return "\n".join([*head, *lines, *picture])

@@ -112,10 +112,10 @@ ORDERED_FLOWS = """\
 [Ordered flows](../ordered.md) code pixels in many steps from coarse to fine, and one net predicts all of them. Our
 scores are exact likelihoods of test maps without augmentation. Published bounds on the likelihood are marked as such;
 the one on Cityscapes was measured on test maps that were mirrored and shifted at random. Published scores on binary
-MNIST are in nats per image and were converted. "Training" is the time of the optimizer steps with one flow alone on the
-device, if it was measured, and otherwise that of the fastest run, which may have shared its device. "Causal flow" is
-the label-map codec (preset `best`), trained on the same maps; its score is the actual size of the compressed test set,
-in bits per dimension."""
+MNIST are in nats per image and were converted. "Training" is the time of the optimizer steps, measured with a single
+flow on the device. If it was not measured, it is the training time of the fastest run, which may have shared its
+device. "Causal flow" is the label-map codec (preset `best`), trained on the same maps; its score is the actual size
+of the compressed test set, in bits per dimension."""
 
 PUBLISHED = {
     "mnist": {"LMConv, 8 orders": 0.1427, "NVAE (bound)": 0.1436},

@@ -21,25 +21,25 @@ from ddf.permutation import rank, unrank
 from ddf.shapes import Shape
 from ddf.symbols import one_hot
 
-_SIZES = 4  # whose steps are kept
-_CHECKED = 4  # steps for which the net is checked
+_SIZES = 4  # map sizes whose steps are cached
+_CHECKED = 4  # steps that `check_data` tests, at most
 
 
 class OrderedSplit(RankCode, NetLayer):
     """Factors out the pixels of a map in many steps, each step predicted from the pixels of all earlier steps.
 
-    Steps are numbered from coarse to fine, so the forward walk factors out the last step first. The pixels of step 0, a
-    coarse lattice, stay in the flow. The same net predicts all steps; the pixels of a step are predicted independently
-    of one another.
+    Steps are numbered in the order in which decoding needs them, so the forward walk factors out the last step first.
+    The pixels of step 0, a coarse lattice, stay in the flow. The same net predicts all steps; the pixels of a step
+    are predicted independently of one another.
 
     Arguments:
         net: A `LatticeNet` for a `LatticeOrder`; or a net that maps symbols (batch, channels, height, width) to logits
             (batch, K, channels, height, width), where the logits of a pixel depend only on pixels of earlier steps.
-        order: The step of every pixel; None for `LatticeOrder()`.
+        order: Which pixel is coded in which step; None for `LatticeOrder()`.
         ranks: Whether ranks are factored out instead of symbols; see `DenoisingSplit`.
-        given: The share of training samples in which additional random pixels are given in advance. If it is positive,
-            the layer can `complete` maps; the net must take a mask of the given pixels (batch, height, width) as well,
-            as a `LatticeNet` with `hints` does.
+        given: The fraction of training samples in which additional random pixels are given in advance. If it is
+            positive, the layer can `complete` maps; the net must take a mask of the given pixels (batch, height,
+            width) as well, as a `LatticeNet` with `hints` does.
         size: Height and width of the maps; None for maps of any size whose sides are multiples of the order's stride.
         num_classes: The number of classes K, for a net without an attribute of that name.
 
@@ -140,7 +140,7 @@ class OrderedSplit(RankCode, NetLayer):
     # ---- The prediction
 
     def steps(self, x: Tensor) -> "_Steps":
-        """Return the step of every pixel for maps of this size, on their device."""
+        """Return the steps of maps of this size, on their device, from a cache if possible."""
         height, width = x.shape[2:]
         key = height, width, x.device
         found = self._known_steps.get(key)
@@ -153,7 +153,7 @@ class OrderedSplit(RankCode, NetLayer):
         return found
 
     def _checked_steps(self, height: int, width: int) -> Tensor:
-        """Return the step of every pixel, if the order is one."""
+        """Return the step of every pixel; raise an error if the order is invalid."""
         steps, name, stride = self.order.steps(height, width), type(self.order).__name__, self.order.stride
         if steps.shape != (height, width) or steps.dtype != torch.int64:
             raise ValueError(
@@ -214,7 +214,8 @@ class OrderedSplit(RankCode, NetLayer):
     def loss(self, net: nn.Module, x: Tensor) -> Loss:
         """Return the mean bits of all pixels, except those of step 0.
 
-        If pixels are given in advance, the others are predicted, those of step 0 included.
+        The objective also covers samples in which pixels are given in advance: all their other pixels, including
+        those of step 0. The reported bits do not.
         """
         later = (self.steps(x).of_pixel > 0).expand(len(x), -1, -1)
         if not self.given:
@@ -231,7 +232,7 @@ class OrderedSplit(RankCode, NetLayer):
             return self._mean_bits(net(x), x, (self.steps(x).of_pixel > 0).expand(len(x), -1, -1))
 
     def _mean_bits(self, logits: Tensor, x: Tensor, pixels: Tensor) -> Tensor:
-        """Return the mean bits of some pixels: a mask (batch, height, width)."""
+        """Return the mean bits of the pixels selected by a mask (batch, height, width)."""
         log_p = logits.float().log_softmax(dim=1)
         bits = (log_p * one_hot(x, self.num_classes)).sum((1, 2)) * (-1 / log(2))
         return (bits * pixels).sum() / (pixels.sum() * x.shape[1]).clamp(min=1)
@@ -241,7 +242,9 @@ class OrderedSplit(RankCode, NetLayer):
         x = next(iter(symbols))[:1]
         steps = self.steps(x)
         if not steps.places:
-            raise ValueError(f"OrderedSplit: maps of {tuple(x.shape[2:])} have only pixels of step 0")
+            raise ValueError(
+                f"OrderedSplit: maps of {tuple(x.shape[2:])} have only pixels of step 0; use a smaller stride"
+            )
         checked = steps.places[:: -(-len(steps.places) // _CHECKED)]
         with evaluation_mode(self.net):
             logits = self._predicted(x).flatten(3)
@@ -249,7 +252,8 @@ class OrderedSplit(RankCode, NetLayer):
                 changed = torch.where(steps.of_pixel < step, x, self.num_classes - 1 - x)
                 if not torch.equal(self._predicted(changed).flatten(3)[..., place], logits[..., place]):
                     raise ValueError(
-                        "OrderedSplit: the net's logits of a pixel depend on pixels of the same step or of later ones"
+                        "OrderedSplit: the net's logits of a pixel depend on pixels of the same step or of later ones; "
+                        "they may depend only on pixels of earlier steps"
                     )
 
     def count(self, symbols: Iterable[Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ddf.nets.lattice import cell_offsets
 from ddf.plain import register
 
-_MOST = 256  # the largest distance
+_MOST = 256  # the largest stride
 
 
 class Order(ABC):
@@ -69,7 +69,7 @@ class LatticeOrder(Order):
 
     @property
     def levels(self) -> int:
-        """How often the distance between known pixels is halved."""
+        """The number of times that the distance between known pixels is halved."""
         return self.stride.bit_length() - 1
 
     @property

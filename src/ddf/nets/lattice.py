@@ -1,4 +1,4 @@
-"""The geometry of lattices: how the steps of an ordered flow refine a map, and what its nets make of it."""
+"""The geometry of lattices: how the steps of an ordered flow refine a map, and the base class of its nets."""
 
 __all__ = ["LatticeWalk", "cell_offsets"]
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from ddf.symbols import one_hot
 
 TYPES = (1, 1), (0, 1), (1, 0)
-"""The pixels that a level adds to each known one, modulo 2, in their order: centers, then midpoints of edges."""
+"""Row and column, modulo 2, of the pixels that a level adds, in the order of coding: centers, midpoints of edges."""
 
 
 @cache
 def cell_offsets(cell: int) -> tuple[tuple[int, int], ...]:
     """Return the pixels (row, column) of a cell that are coded, in the order of their steps.
 
-    Known are the pixels whose row and column are even. Pixels that are far apart follow one another.
+    Pixels whose row and column are both even are already known. Consecutive pixels are far apart.
 
     Arguments:
         cell: Height and width of the cell, a power of two and at least 2.
@@ -45,9 +45,9 @@ def _reversed_bits(number: int, bits: int) -> int:
 class LatticeWalk(ABC):
     """The base class of nets that predict all steps of a `LatticeOrder`, level by level.
 
-    A level takes the features of the known pixels, a coarse map, and predicts the pixels in between: those of a step
-    are a group, predicted from the features and from all earlier groups. The map of the last level consists of all
-    pixels, that of the level before, of every other pixel in both directions, and so on.
+    A level computes features from the known pixels, which form a coarse map, and predicts the pixels in between. The
+    pixels of one step form a group, which is predicted from the features and all earlier groups. The map of the last
+    level consists of all pixels, the map of the level before it of every other pixel in both directions, and so on.
     """
 
     num_classes: int
@@ -76,10 +76,10 @@ class LatticeWalk(ABC):
 
         Arguments:
             x: Symbols (batch, channels, height, width).
-            given: Which pixels are given in advance (batch, height, width); None for none. Their own logits are
-                meaningless, and without any, those of the pixels of step 0.
-            step: To compute only the logits of a single step, its number.
-            memory: With `step`: a dictionary for what later steps can reuse, empty at first.
+            given: Which pixels are given in advance (batch, height, width); None for none. Their logits are
+                meaningless. If this is None, so are the logits of the pixels of step 0.
+            step: The number of the only step whose logits to compute; None for all steps.
+            memory: A cache for calls with `step`: pass the same dictionary, initially empty, for all steps of a map.
 
         Returns:
             Logits (batch, K, channels, height, width), or (batch, K, channels, pixels of the step).
@@ -99,10 +99,10 @@ class LatticeWalk(ABC):
         name = type(self).__name__
         if x.ndim != 4 or x.shape[1] != self.channels:
             raise ValueError(
-                f"{name} was built for maps of {self.channels} channels, not for symbols of shape {tuple(x.shape)}"
+                f"{name} was built for channels={self.channels}, not for symbols of shape {tuple(x.shape)}"
             )
         if self.size not in (None, tuple(x.shape[2:])):
-            raise ValueError(f"{name} was built for maps of {self.size}, not of {tuple(x.shape[2:])}")
+            raise ValueError(f"{name} was built for maps of size {self.size}, not {tuple(x.shape[2:])}")
 
     def _at_step(self, x: Tensor, given: Tensor | None, step: int, memory: dict[str, Any]) -> Tensor:
         if step == 0:
@@ -145,10 +145,13 @@ class LatticeWalk(ABC):
         return one_hot(padded, self.num_classes + 1, dtype).flatten(1, 2)
 
     def hints_of(self, x: Tensor, given: Tensor | None, level: int, dtype: torch.dtype) -> Tensor:
-        """Return the class frequencies of the pixels that are given in advance, around each pixel of a level's map.
+        """Return what is given in advance.
+
+        That is, for the block of pixels that each pixel of a level's map stands for, the fraction of its pixels that
+        are given and have each class.
 
         Returns:
-            Four planes for each class and channel, for the four pixels around each known one.
+            Four planes for each class and channel: one for each of the 2 × 2 pixels that begin at a known one.
         """
         spacing = 1 << (self.levels - 1 - level)
         unit = spacing * self.unit
@@ -180,5 +183,5 @@ class LatticeWalk(ABC):
 
 
 def pad_planes(planes: Tensor, count: int) -> Tensor:
-    """Append planes of zeros."""
+    """Append planes of zeros until there are `count`."""
     return F.pad(planes, [0, 0, 0, 0, 0, count - planes.shape[1]]) if planes.shape[1] < count else planes

@@ -1,4 +1,4 @@
-"""The net of ordered flows: it predicts every step of a map, all of them in a single pass."""
+"""The net of ordered flows: it predicts all steps of a map in a single pass."""
 
 __all__ = ["LatticeNet", "LatticeNetSpec"]
 
@@ -15,19 +15,20 @@ from ddf.nets.net import NetSpec, channels_of, pad_width, start_at_zero
 from ddf.nets.unet import EMBEDDING, HEAD, UNet, normalized
 from ddf.shapes import Shape, check_size
 
-_MOST_UNIT = 256  # the largest unit to which the sizes of maps are padded
+_MOST_UNIT = 256  # the largest number to whose multiples the sizes of maps are padded
 _MOST_LEVELS = 8
+_MOST_CELL = 16
 _INPUTS = 256
-"""Logits are scaled as if they had this many inputs, so that they learn as fast with a causal net that is narrow."""
+"""Logits are multiplied by this number / `width`, so that narrow causal nets learn as fast as one of this width."""
 
 
 class LatticeNet(LatticeWalk, nn.Module):
-    """A net for the `OrderedSplit` with a `LatticeOrder`: its logits of a pixel depend only on pixels of earlier steps.
+    """The net of an `OrderedSplit` with a `LatticeOrder`: its logits of a pixel depend only on pixels of earlier steps.
 
     For each level of the order, a U-net computes features from the known pixels. A second, causal net combines them
     with the pixels that earlier steps of the level code: its convolutions are masked such that the features of each
-    step see those of earlier steps only. All steps are therefore predicted in a single pass, while step by step, only
-    the second net has to be applied again. All levels share the same weights.
+    step see those of earlier steps only. A single pass therefore predicts all steps. Predicting step by step, as in
+    sampling, applies the U-net once per level and the causal net once per step. All levels share the same weights.
 
     Arguments:
         num_classes: The number of classes K.
@@ -39,7 +40,7 @@ class LatticeNet(LatticeWalk, nn.Module):
         blocks: The number of its residual blocks at each resolution; see `UNet`.
         width: The number of planes of the causal net for each step of a level, a multiple of 8.
         depth: The number of residual blocks of the causal net.
-        dropout: The share of hidden values that are set to 0 in training.
+        dropout: The probability that a hidden value is set to 0 in training.
         hints: Whether pixels can be given in advance.
 
     Examples:
@@ -64,10 +65,10 @@ class LatticeNet(LatticeWalk, nn.Module):
     ) -> None:
         super().__init__()
         check_size("LatticeNet", num_classes=num_classes, channels=channels, levels=levels, cell=cell, depth=depth)
-        if levels > _MOST_LEVELS or not 2 <= cell <= 1 << levels or cell & (cell - 1):
+        if levels > _MOST_LEVELS or not 2 <= cell <= min(_MOST_CELL, 1 << levels) or cell & (cell - 1):
             raise ValueError(
                 f"LatticeNet: levels={levels} must be at most {_MOST_LEVELS}, and cell={cell} a power of two from 2 to "
-                f"2^levels"
+                f"{_MOST_CELL} that does not exceed 2^levels"
             )
         if not planes or len(planes) != len(blocks) or min(blocks) < 1:
             raise ValueError(
@@ -79,7 +80,8 @@ class LatticeNet(LatticeWalk, nn.Module):
             raise ValueError(f"LatticeNet: width={width} must be a multiple of 8")
         if 2 << (len(planes) - 1) > _MOST_UNIT:
             raise ValueError(
-                f"LatticeNet: {len(planes)} resolutions would pad maps to multiples of more than {_MOST_UNIT}"
+                f"LatticeNet: {len(planes)} resolutions would pad maps to multiples of more than {_MOST_UNIT}; "
+                "use at most 8"
             )
         if not 0 <= dropout < 1:
             raise ValueError(f"LatticeNet: dropout={dropout} must be at least 0 and less than 1")
@@ -126,7 +128,8 @@ class LatticeNet(LatticeWalk, nn.Module):
         return (h * self.scale).unflatten(1, (self.groups, self.num_classes, self.channels))
 
     def start_logits(self, x: Tensor, given: Tensor) -> Tensor:
-        assert self.start is not None, "the net was built without hints"
+        if self.start is None:
+            raise ValueError("LatticeNet: to take pixels that are given in advance, build the net with hints=True")
         planes = torch.zeros_like(self.lattice(x, 0, self.enter.weight.dtype)[:, :, ::2, ::2])
         h = self.start(self._trunk(planes, x, given, 0, self.levels))
         rows, columns = (-(-side >> self.levels) for side in x.shape[2:])
@@ -153,7 +156,7 @@ class LatticeNet(LatticeWalk, nn.Module):
 
 
 class CausalConvolution(Convolution):
-    """A convolution whose planes form groups, and whose weights are masked: which groups does each group see?
+    """A convolution whose planes form groups. Each group of outputs sees only certain groups of inputs.
 
     Arguments:
         groups: The number of groups.
@@ -167,7 +170,7 @@ class CausalConvolution(Convolution):
     mask: Tensor
 
     hidden: bool
-    """Whether it is a hidden layer, for which Muon is suitable."""
+    """Whether Muon may train the weights: true except for the output layer."""
 
     def __init__(
         self, groups: int, inputs: int, outputs: int, kernel_size: int, reach: str, bias: bool = False
@@ -177,7 +180,14 @@ class CausalConvolution(Convolution):
         self.hidden = reach != "same"
         self.register_buffer("mask", self.reached(self.weight.device)[:, :, None, None].float(), persistent=False)
 
-    def reached(self, device: torch.device | str = "cpu") -> Tensor:
+    @property
+    def reached_count(self) -> int:
+        """How many weights have an effect, for each of the kernel's places."""
+        groups, inputs, outputs = self._sizes
+        pairs = {"earlier": groups * (groups - 1) // 2, "same or earlier": groups * (groups + 1) // 2, "same": groups}
+        return pairs[self._reach] * inputs * outputs
+
+    def reached(self, device: torch.device) -> Tensor:
         """Return which weights have an effect: (out, in)."""
         groups, inputs, outputs = self._sizes
         of = torch.arange(groups, device=device)

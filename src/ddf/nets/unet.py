@@ -1,4 +1,4 @@
-"""A residual U-net with attention, the larger part of the nets of ordered flows."""
+"""A residual U-net with attention, the larger part of a `LatticeNet`."""
 
 __all__ = ["UNet"]
 
@@ -13,7 +13,7 @@ HEAD = 64
 """The width of an attention head."""
 
 SHARPNESS = 16.0
-"""The largest logit of the attention weights."""
+"""The largest possible attention logit."""
 
 EPSILON = 1e-5
 """Added to mean squares before square roots are taken."""
@@ -58,7 +58,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = normalized(x).permute(0, 2, 3, 1).flatten(1, 2)
         parts = self.mix(rows).unflatten(-1, (3, self.heads, HEAD)).permute(2, 0, 3, 1, 4)
-        query, key, value = parts.contiguous()  # once, instead of in each product
+        query, key, value = parts.contiguous()  # one copy instead of one in each product
         with torch.autocast(x.device.type, enabled=False):
             query, key = (F.rms_norm(part, (HEAD,), None, EPSILON) for part in (query, key))
             # Not `scaled_dot_product_attention`, whose gradients are not deterministic on a GPU.
@@ -69,7 +69,7 @@ class Attention(nn.Module):
 
 
 class UNet(nn.Module):
-    """A residual U-net: one resolution, and as `next`, all lower ones.
+    """A residual U-net: one resolution; `next` holds the lower ones.
 
     Each resolution has half the height and width of the one before. The lowest one has attention as well. An embedding
     of the level of an ordered flow is added within each convolutional block.
@@ -80,9 +80,9 @@ class UNet(nn.Module):
 
     Arguments:
         planes: The number of planes of each resolution, multiples of 64.
-        blocks: The number of residual blocks of each resolution. All but the lowest have this many before the next
-            one, and as many after it.
-        dropout: The share of hidden values that are set to 0 in training.
+        blocks: The number of residual blocks of each resolution. All but the lowest have this many on the way down
+            and as many on the way up.
+        dropout: The probability that a hidden value is set to 0 in training.
     """
 
     def __init__(self, planes: tuple[int, ...], blocks: tuple[int, ...], dropout: float) -> None:
