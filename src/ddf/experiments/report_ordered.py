@@ -89,7 +89,7 @@ def ordered_section(found: Results, times: Times | None, causal: Mapping[str, Ca
     if shifted:
         lines += [
             "",
-            "On test maps that are mirrored and shifted at random, as in other published experiments,  "
+            "On test maps that are mirrored and shifted at random, as in other published experiments, "
             f"Cityscapes scores {plus_minus(shifted)}.",
         ]
     return "\n".join([*head, *lines, *picture])
