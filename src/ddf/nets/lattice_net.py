@@ -72,7 +72,7 @@ class LatticeNet(LatticeWalk, nn.Module):
             )
         if not planes or len(planes) != len(blocks) or min(blocks) < 1:
             raise ValueError(
-                f"LatticeNet: planes={planes} and blocks={blocks} must have a positive number for each level"
+                f"LatticeNet: planes={planes} and blocks={blocks} need one positive number for each resolution"
             )
         if any(count < HEAD or count % HEAD for count in planes):
             raise ValueError(f"LatticeNet: planes={planes} must be multiples of {HEAD}")
@@ -108,11 +108,6 @@ class LatticeNet(LatticeWalk, nn.Module):
         self.seen = CausalConvolution(groups, seen, width, 3, "earlier")
         self.stack = nn.ModuleList(CausalBlock(groups, width, self.dropout) for _ in range(depth))
         self.leave = start_at_zero(CausalConvolution(groups, width, symbols, 1, "same", bias=True))
-
-    @property
-    def steps(self) -> int:
-        """The number of steps of the order, including step 0."""
-        return 1 + self.levels * len(cell_offsets(self.cell))
 
     def features(self, x: Tensor, given: Tensor | None, level: int) -> Tensor:
         planes = self.lattice(x, level, self.enter.weight.dtype)[:, :, ::2, ::2]
