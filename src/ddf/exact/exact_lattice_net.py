@@ -22,7 +22,7 @@ from ddf.nets.unet import Attention, Block, UNet, from_cells, to_cells
 from ddf.plain import describe
 
 _LARGEST_LOGIT = 1 << 24  # in units of 1/256 bit
-_ENTER_BITS = 14  # averages of given pixels are multiples of 1/128² = 2^−14
+_ENTER_BITS = 14  # of the frequencies of given pixels, which are at most 1
 _PIXELS = {"cpu": 1 << 10, "cuda": 1 << 16}
 """Known pixels that are processed together: few enough for a CPU's cache, and enough to keep a GPU busy."""
 

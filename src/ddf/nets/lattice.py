@@ -145,10 +145,10 @@ class LatticeWalk(ABC):
         return one_hot(padded, self.num_classes + 1, dtype).flatten(1, 2)
 
     def hints_of(self, x: Tensor, given: Tensor | None, level: int, dtype: torch.dtype) -> Tensor:
-        """Return what is given in advance.
+        """Return the class frequencies of the pixels that are given in advance.
 
-        That is, for the block of pixels that each pixel of a level's map stands for, the fraction of its pixels that
-        are given and have each class.
+        Each pixel of a level's map stands for a block of pixels. The frequencies are those of the given pixels of this
+        block, or all zero if none is given.
 
         Returns:
             Four planes for each class and channel: one for each of the 2 × 2 pixels that begin at a known one.
@@ -157,10 +157,12 @@ class LatticeWalk(ABC):
         unit = spacing * self.unit
         if given is None:
             given = torch.zeros_like(x[:, 0], dtype=torch.bool)
-        planes = (one_hot(x.long(), self.num_classes, dtype) * given[:, None, None]).flatten(1, 2)
         height, width = x.shape[2:]
-        planes = F.pad(planes, [0, -width % unit, 0, -height % unit])
-        return F.pixel_unshuffle(F.avg_pool2d(planes, spacing), 2)
+        planes = one_hot(x.long(), self.num_classes, dtype) * given[:, None, None]
+        planes = F.pad(planes.flatten(1, 2), [0, -width % unit, 0, -height % unit])
+        counted = F.avg_pool2d(planes, spacing).unflatten(1, (self.num_classes, self.channels))
+        frequencies = counted / counted.sum(1, keepdim=True).clamp(min=2.0**-20)
+        return F.pixel_unshuffle(frequencies.flatten(1, 2), 2)
 
     def to_groups(self, features: Tensor, planes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of the pixels of all groups, and their one-hot planes: (batch, planes, rows, columns).
