@@ -1,7 +1,7 @@
 """Draw completed label maps: `python benchmarks/draw_completion.py docs/images/completion.png --run runs/completion`.
 
 An ordered flow learns synthetic street scenes, with additional known pixels at random places, and completes held-out
-scenes of which a part is hidden. Training takes eight minutes on two CPU cores.
+scenes of which a part is hidden. Training takes five minutes on two CPU cores.
 """
 
 import argparse
