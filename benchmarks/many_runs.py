@@ -126,6 +126,7 @@ def shrunk(experiment: Experiment) -> Experiment:
     text = experiment.spec.to_json()
     for size in ('"blocks": 8', '"blocks": 15', '"hidden": 512', '"hidden": 256'):
         text = text.replace(size, '"blocks": 1' if "blocks" in size else '"hidden": 16')
+    text = re.sub(r'"width": \d+', '"width": 8', text)
     text = re.sub(
         r'"(planes|blocks)": \[.*?\]', lambda found: f'"{found[1]}": [{64 if found[1] == "planes" else 1}]', text
     )
@@ -137,7 +138,7 @@ def shrunk_data(data: DataSet) -> DataSet:
     """Return the first samples of every split."""
 
     def first(split: Data) -> Data:
-        return Resampled(split.stored[:512], split.draw) if isinstance(split, Resampled) else split[:512]
+        return Resampled(split.stored[:512], split.draw, split.shape) if isinstance(split, Resampled) else split[:512]
 
     return replace(data, splits={name: first(split) for name, split in data.splits.items()})
 
