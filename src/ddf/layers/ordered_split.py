@@ -199,10 +199,9 @@ class OrderedSplit(RankCode, NetLayer):
             return torch.zeros(0, self.num_classes, x.shape[1], len(place), device=x.device)
         if not isinstance(self.net, LatticeWalk):
             return self._predicted(x, *([] if given is None else [given])).flatten(3)[..., place]
-        return (stable_logits if self.ranks else self._logits)(self.net, x, given, step, memory)
-
-    def _logits(self, net: nn.Module, *given: Any) -> Tensor:
-        return self.logits(*given)
+        if self.ranks:
+            return stable_logits(self.net, x, given, step, memory)
+        return self.logits(x, given, step, memory)
 
     def _drawn(self, logits: Tensor, draw: Draw) -> Tensor:
         if self.ranks:
@@ -249,7 +248,7 @@ class OrderedSplit(RankCode, NetLayer):
         with evaluation_mode(self.net):
             logits = self._predicted(x).flatten(3)
             for step, place in checked:
-                changed = torch.where(steps.of_pixel < step, x, self.num_classes - 1 - x)
+                changed = torch.where(steps.of_pixel < step, x, (x + 1) % self.num_classes)
                 if not torch.equal(self._predicted(changed).flatten(3)[..., place], logits[..., place]):
                     raise ValueError(
                         "OrderedSplit: the net's logits of a pixel depend on pixels of the same step or of later ones; "
