@@ -1,6 +1,6 @@
 """The geometry of lattices: how the steps of an ordered flow refine a map, and the base class of its nets."""
 
-__all__ = ["LatticeWalk", "cell_offsets"]
+__all__ = ["LatticeWalk", "cell_offsets", "pad_planes"]
 
 from abc import ABC, abstractmethod
 from functools import cache
